@@ -11,12 +11,14 @@ from check_kit import a_run, kinds
 from regard.config import override
 from regard.data import TextConfig
 from regard.doctor.checks.memory import MemoryFull
+from regard.doctor.checks.slow_rank import SlowRank
 from regard.doctor.checks.starvation import Starvation
 from regard.doctor.context import Resources, TrainingRun
 from regard.models import GPTConfig
 from regard.parallel.world import World
-from regard.train import Experiment, TrainConfig
+from regard.train import Experiment, TrainConfig, TrainingStep
 from regard.train.engine import Engine
+from regard.train.loop import slowest
 
 
 def resources(step: float = 0.0, making: float = 0.0, used: int = 0, limit: int | None = None) -> Resources:
@@ -57,3 +59,20 @@ def test_the_batch_that_fits_trains_on_the_same_tokens(tmp_path: Path) -> None:
         weights.append(engine.model.state_dict())
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-10, msg=name)
+
+
+def test_a_rank_that_the_others_wait_for_is_named() -> None:
+    def found(*steps: tuple[float, ...]) -> list[tuple[str, str]]:
+        check = SlowRank(a_run())
+        for number, seconds in enumerate(steps, 1):
+            assert not check.on_step(TrainingStep(number, 1.0, 1.0, 1.0, 0, 0.0, rank_seconds=seconds))
+        records = [{"step": number, "loss": 1.0} | slowest([seconds]) for number, seconds in enumerate(steps, 1)]
+        assert kinds(check.on_records(records)) == kinds(check.on_resources(resources()))
+        return kinds(check.on_resources(resources()))
+
+    assert found(*[(1.0, 1.5, 1.1)] * 20) == [("slow_rank", "rank 1")]
+    assert found(*[(1.5, 1.0)] * 20) == [("slow_rank", "rank 0")]
+    assert found(*[()] * 20) == []  # one process
+    assert found(*[(1.0, 1.2, 1.1)] * 20) == []  # not clearly
+    assert found(*[(1.0, 1.5, 1.1), (1.5, 1.0, 1.1)] * 10) == []  # not steadily
+    assert found(*[(1.0, 1.5)] * 3) == []

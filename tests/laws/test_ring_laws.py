@@ -44,7 +44,7 @@ def cuts(draw: st.DrawFn, length: int, size: int) -> list[Tensor]:
 
 
 @in_fair_shares(RAN, float64=0.3, biased=0.1)
-@examples(2)
+@examples(1)
 @given(cases(), st.sampled_from([(8, 3), (32, 8), (64, 16)]))
 def test_block_by_block_on_one_rank(case: Case, sizes: tuple[int, int]) -> None:
     RAN.update(["cases", str(case.dtype).removeprefix("torch."), "biased" if case.bias else "plain"])
@@ -54,7 +54,7 @@ def test_block_by_block_on_one_rank(case: Case, sizes: tuple[int, int]) -> None:
 
 
 @in_fair_shares(RAN, sent=0.6)
-@examples(2)
+@examples(1)
 @given(st.data())
 def test_on_several_ranks(data: st.DataObject) -> None:
     case = data.draw(cases(HALVES))
@@ -91,7 +91,7 @@ def drawn(count: int) -> list[tuple[Case, bool]]:
     return found
 
 
-@pytest.mark.parametrize(("size", "count"), [(2, 60), pytest.param(4, 400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("size", "count"), [(2, 25), pytest.param(4, 400, marks=pytest.mark.slow)])
 def test_on_processes(size: int, count: int, tmp_path: Path) -> None:
     """What travels between processes is what travels between threads."""
     made = drawn(count)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,20 +17,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.parallel import fsdp
 from regard.parallel.layout import Layout
 from regard.parallel.pieces import pieces, whole_shape
 from regard.parallel.tensors import local, weights
 from regard.parallel.world import World, from_environment
 from regard.runs import Run
-from regard.train import AdamWConfig, Experiment, Observer, TrainConfig, train
+from regard.train import AdamWConfig, Experiment, MuonConfig, Observer, TrainConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
 from regard.train.loop import prepare
@@ -55,16 +59,20 @@ class Case:
     layout: Layout
     model: str = "gpt"
     training: Mapping[str, Any] | None = None  # other values of TrainConfig
+    room: bool = True  # for the whole gradients of several micro-batches
 
 
 CASES = (
     Case("fsdp", 2, Layout()),
     Case("fsdp tied", 2, Layout(), "tied"),
     Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}),
+    Case("fsdp no room", 2, Layout(), room=False),
     Case("replicate", 2, Layout(replicate=2)),
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
     Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
+    Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
+    Case("fsdp x tensor muon", 4, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
     Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
     Case("context", 2, Layout(context=2), "still"),
     Case("context of 4", 4, Layout(context=4), "still"),
@@ -76,7 +84,8 @@ def experiment(case: Case, folder: Path) -> Experiment:
     """The experiment of a case; its text is in the folder."""
     path = folder / "text.txt"
     options = {"log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
-    training = TrainConfig(steps=STEPS, optimizer=AdamWConfig(lr=1e-2), **(options | dict(case.training or {})))
+    options |= {"optimizer": AdamWConfig(lr=1e-2)} | dict(case.training or {})
+    training = TrainConfig(steps=STEPS, **options)
     return Experiment(MODELS[case.model], TextConfig(path=str(path), batch=2), train=training, seed=7)
 
 
@@ -132,6 +141,7 @@ def trained(engine: Engine) -> list[float]:
 def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Everything that a case is compared by, on this rank."""
     found: dict[str, Any] = {}
+    fsdp.free_memory = lambda device: None if case.room else 0
     still = replace(case, training={**(case.training or {}), "clip": None})
     with float64():
         engine = build(still, folder, world)
@@ -145,6 +155,7 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
         with CollectiveCount() as collectives:
             engine.update()
         found["collectives"] = dict(collectives.counts)
+        found["seconds"] = counted_seconds(engine)
     return found
 
 
@@ -159,6 +170,26 @@ class CollectiveCount(TorchDispatchMode):
         if func.namespace in ("c10d", "_c10d_functional"):
             self.counts[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))
+
+
+def counted_seconds(engine: Engine) -> tuple[float, ...]:
+    """The seconds of each rank in an update, by a clock that counts a gather as 5 and rank 1's micro-batches as 1."""
+    clock, terms, gather = [0.0], engine.terms, DefaultAllGather.__call__
+
+    def slow_terms(*given: Any) -> Any:
+        clock[0] += engine.world.rank
+        return terms(*given)
+
+    def slow_gather(*given: Any, **named: Any) -> Any:
+        clock[0] += 5
+        return gather(*given, **named)
+
+    engine.terms = slow_terms
+    with (
+        mock.patch.object(time, "perf_counter", side_effect=lambda: clock[0]),
+        mock.patch.object(DefaultAllGather, "__call__", slow_gather),
+    ):
+        return engine.update().rank_seconds
 
 
 class StopAt(Observer):

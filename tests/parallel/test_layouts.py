@@ -11,6 +11,7 @@ import torch
 from layout_rank import (
     CASES,
     CHANGES,
+    LANES,
     MODELS,
     STEPS,
     Case,
@@ -110,7 +111,13 @@ def test_an_update_has_one_host_reduction_and_one_reduction_of_each_shard(size: 
     for case in (case for case in CASES if case.ranks == size and case.layout == Layout()):
         counts = of_all(folder, case)[0]["collectives"]
         assert counts["allreduce_"] == 1, case.name
-        assert counts["_reduce_scatter_base_"] == groups, case.name
+        assert counts["_reduce_scatter_base_"] == groups * (1 if case.room else LANES // size), case.name
+
+
+def test_the_time_in_which_a_rank_waits_is_not_its_work(folder: Path, ranked: Any) -> None:
+    """Rank 1 takes a second for each of its two lanes, and both ranks gather weights for much longer."""
+    ranked(2)
+    assert [each["seconds"] for each in of_all(folder, CASES[0])] == [(0.0, 2.0)] * 2
 
 
 @pytest.mark.slow

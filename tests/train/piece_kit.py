@@ -83,7 +83,9 @@ def save(run: Run, step: int, rank: int, ranks: int, exchange: Exchange, keep: i
 
 def on_threads(ranks: int, work: Callable[[int, Exchange], Any]) -> list[Any]:
     """What ``work`` returns or raises on each of several ranks, which are threads."""
-    barrier, given, results = threading.Barrier(ranks, timeout=60), [None] * ranks, [None] * ranks
+    barrier = threading.Barrier(ranks, timeout=60)
+    given: list[Any] = [None] * ranks
+    results: list[Any] = [None] * ranks
 
     def exchange_of(rank: int) -> Exchange:
         def exchange(value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
-"""One rank of test_shard: trains as the launcher's environment says.
+"""One rank of test_shard or test_saving: trains as the launcher's environment says, one run after another.
 
-python ranked_run.py RUN [--resume]
+python ranked_run.py RUN... [--resume]
 """
 
 import sys
@@ -15,5 +15,7 @@ from regard.train import Experiment, train
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run = Run.open(Path(sys.argv[1]))
-    train(load(Experiment, run.config), run, resume="--resume" in sys.argv)
+    for path in sys.argv[1:]:
+        if path != "--resume":
+            run = Run.open(Path(path))
+            train(load(Experiment, run.config), run, resume="--resume" in sys.argv)

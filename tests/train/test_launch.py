@@ -11,6 +11,7 @@ from regard.commands import launch, options_of
 from regard.commands.launch import first_host, is_restart, launch_id, slurm_variables
 from regard.config.command_line import parse, read_options, to_arguments
 from regard.errors import RankLost, UserError
+from regard.parallel.layout import Layout
 from regard.runs import Run
 from warm_process import python
 
@@ -96,6 +97,7 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size
             "seed": st.integers(0, 9),
             "again": st.just(True),
             "timeout": st.floats(0.5, 1e9),
+            "layout": st.builds(Layout, shard=st.none() | st.integers(1, 9), context=st.integers(1, 9)),
             "with_": st.lists(WORDS, max_size=2).map(tuple),
         },
     ),
@@ -185,6 +187,11 @@ def test_a_run_that_does_not_record_its_options_is_not_guessed(folder, capsys):
         (["--processes", "2", "--name", "a b"], "cannot name a run"),
         (["--processes", "2", "--model.widht", "8"], "model.width"),
         (["--timeout", "0"], "--timeout must be more than 0"),
+        (["--processes", "3", "--train.lanes", "4"], "4 lanes, which 3 parts of a batch cannot share"),
+        (["--processes", "3", "--layout.tensor", "2"], "needs 2 processes, but this is 3 processes"),
+        (["--layout.shard", "2"], "needs 2 processes, but this is 1 process"),
+        (["--layout.shrad", "2"], "did you mean --layout.shard?"),
+        (["--layout.context", "0"], "--layout.context must be at least 1"),
     ],
 )
 def test_mistakes_are_reported_before_a_process_starts(folder, capsys, arguments, problem):
@@ -230,7 +237,12 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
 
 
 def test_one_process_imports_no_launcher(folder):
-    names = ("torch.distributed.launcher", "torch.distributed.run", "torch.distributed.elastic.agent")
+    names = (
+        "torch.distributed.fsdp",
+        "torch.distributed.launcher",
+        "torch.distributed.run",
+        "torch.distributed.elastic.agent",
+    )
     code = f"""
 import sys
 from regard.cli import main

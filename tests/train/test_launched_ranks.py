@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from bench.torture.kills import unfinished
 from rank_kit import free_port
 
 from launch_kit import STEPS, TRAIN, finish, names, ranks, same_end, saved, start, undisturbed, wait
@@ -44,6 +45,21 @@ def test_a_killed_rank_is_restarted_and_the_run_ends_bit_identical(room, rank):
     assert code == 0, said
     assert f"rank {rank} was ended by SIGKILL; restart 1 of 3" in said
     same_end(room, name)
+
+
+@pytest.mark.parametrize(("rank", "later"), [(0, "false"), (1, "false"), (1, "true")])
+def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(room, rank, later):
+    name = f"in-save-{rank}-{later}"
+    often = ("--train.save_every", "1", "--train.save_async", later)
+    process = start(room, *TRAIN, "--processes", "2", "--name", name, *often)
+    wait(lambda: saved(room, name) and unfinished(room / "runs" / name), process)
+    os.kill(ranks(process)[rank], signal.SIGKILL)
+    said, code = finish(process)
+    assert code == 0, said
+    assert f"rank {rank} was ended by SIGKILL; restart 1 of 3" in said
+    assert "damaged" not in said
+    same_end(room, name)
+    assert not unfinished(room / "runs" / name)
 
 
 def test_sigterm_saves_and_again_continues(room):

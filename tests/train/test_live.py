@@ -11,7 +11,7 @@ from train_kit import experiment, start
 
 from regard.train import LiveLine, Observer, TrainingResult, TrainingStep, live, train
 from regard.train.device import measured_peak
-from regard.train.live import LiveCurve
+from regard.train.live import LiveCurve, RankLine
 from warm_process import python
 
 
@@ -198,3 +198,11 @@ def test_a_log_file_has_plain_lines(text, tmp_path):
     assert b"\x1b" not in written
     assert b"evaluating" in written
     assert b"writing the report, " in written
+
+
+def test_every_rank_prints_its_own_line_for_debugging(text, tmp_path):
+    out, wanted = io.StringIO(), experiment(text, steps=2)
+    train(wanted, start(tmp_path, wanted), [RankLine(3, out)])
+    first, second = out.getvalue().splitlines()
+    assert first == "rank 3: 1 lane on cpu"
+    assert re.fullmatch(r"rank 3: step 1 .* GiB", second)

@@ -85,7 +85,10 @@ def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
     from regard.commands.train import read_experiment
 
     _check(options)
-    read_experiment(options.recipe, keys, options.seed)  # for its errors
+    experiment = read_experiment(options.recipe, keys, options.seed)
+    from regard.parallel.world import World
+
+    World(0, options.processes, layout=options.layout.of(options.processes)).lanes(experiment.train.lanes)
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -206,10 +206,12 @@ def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
     from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
-    from regard.train.live import LiveCurve, LiveLine
+    from regard.train.live import LiveCurve, LiveLine, RankLine
 
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
     found += [ModelMeasurements(), LiveCurve() if options.watch else LiveLine()]
+    if "--debug" in sys.argv and "RANK" in os.environ:
+        found.append(RankLine(rank()))
     if options.doctor:
         from regard.doctor import Doctor
 

@@ -53,7 +53,8 @@ def parse(
         negated = written.startswith("no-")
         name = written.removeprefix("no-")
         path, field, shape = _declared(command, name, negated)
-        error = unknown(f"--{written}") if unknown and field is None and "." not in name else None
+        outside = field is None and ("." not in name or (command and name.partition(".")[0] in command.fields))
+        error = unknown(f"--{written}") if unknown and outside else None
         if error is not None:
             raise error
         if negated or isinstance(shape, Boolean):

@@ -12,7 +12,7 @@ and declares itself by the class attributes of ``Model``. ``tests/laws/test_mode
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, TypeVar, cast
 
 import torch
@@ -115,7 +115,7 @@ class Model(nn.Module, ModuleProperties):
         """Methods besides ``forward`` that use parameters of their module; FSDP gathers the weights around each."""
         return [(self, "features")]
 
-    def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
+    def prepare_load(self, tensors: Mapping[str, Sized]) -> None:
         """Resize buffers whose shape depends on the checkpoint, before its tensors are loaded. Default: none."""
 
 

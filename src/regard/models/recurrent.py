@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -208,7 +208,7 @@ class RecurrentModel(LanguageModel):
             kept.copy_(new)
         return x, state._replace(used=state.used + tokens.shape[1])
 
-    def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
+    def prepare_load(self, tensors: Mapping[str, Sized]) -> None:
         """Resize the carried states to those of the checkpoint."""
         if self.carried is not None and (saved := tensors.get("carried.hidden")) is not None:
             self.carried.resize(len(saved))

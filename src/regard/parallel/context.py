@@ -69,11 +69,11 @@ def obstacles(model: Model) -> Iterator[str]:
         yield "N-gram embeddings read the tokens before, which another rank has: set --model.ngrams 1"
     if type(model.blocks) is not Stack:
         yield f"The stack {type(model.blocks).__name__} runs its own backward pass: set --model.block pre-norm"
+    if any(isinstance(module, nn.Dropout) and module.p for module in model.modules()):
+        yield "Dropout would draw other random numbers than one process does: set --model.dropout 0"
     for _, mechanism in model.mechanisms():
         yield from _against(mechanism)
     for module in model.modules():
-        if isinstance(module, nn.Dropout) and module.p:
-            yield "Dropout would draw other random numbers than one process does: set --model.dropout 0"
         if isinstance(module, Block) and module.cross is not None:
             yield "Cross-attention reads another sequence: use a model without it"
         if isinstance(module, MixtureOfExperts) and (module.config.balance or module.config.z):

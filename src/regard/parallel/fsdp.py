@@ -66,6 +66,11 @@ def weight_mesh(world: World) -> DeviceMesh:
     return world.mesh["replicate", "weights" if world.layout.context > 1 else "shard"]
 
 
+def free_memory(device: torch.device) -> int | None:
+    """The bytes that are free on a GPU; None elsewhere, where memory is larger than the GPUs' of a machine."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
 class GradientSync:
     """When the gradients of an update are added up over the ranks: once, in its last micro-batch, if they fit.
 
@@ -79,7 +84,7 @@ class GradientSync:
         if world.mesh is None or not self._last:
             return
         needed = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        free = torch.cuda.mem_get_info(world.device)[0] if world.device.type == "cuda" else None
+        free = free_memory(world.device)
         if not world.any(free is not None and needed > GRADIENT_SHARE * free):
             self._module = cast("FSDPModule", model)
         elif world.rank == 0:

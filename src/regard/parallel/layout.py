@@ -43,6 +43,10 @@ class Layout(Config):
 
     def of(self, ranks: int) -> Layout:
         """This layout with ``shard`` filled in for ``ranks`` ranks; one that does not fit them is refused."""
+        try:
+            self.check()
+        except ValueError as problem:
+            raise UserError(f"--layout.{problem}") from problem
         others = self.replicate * self.context * self.tensor
         shard = self.shard or max(1, ranks // others)
         full = replace(self, shard=shard)

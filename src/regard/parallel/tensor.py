@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from regard.attention import Bias, Chain, GridRelative, Mechanism, Relative, RelativeBuckets, Softmax
 from regard.errors import UserError
@@ -35,7 +35,7 @@ from regard.nn.fused.ops import FusedSquaredFeedForward
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.parallel.layout import DIMENSIONS
-from regard.parallel.pieces import Cut
+from regard.parallel.pieces import Cut, pieces
 from regard.parallel.tensor_layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -72,6 +72,28 @@ def apply(model: Model, world: World) -> None:
             f"{type(model).__name__} has no attention or feed-forward network that tensor parallelism could cut; "
             "use --layout.tensor 1, and --layout.shard to share the model among ranks"
         )
+
+
+class CutMatrix(NamedTuple):
+    """How the ranks of a group have cut a matrix, for an optimizer that needs it whole."""
+
+    cut: Cut
+    group: ProcessGroup | None
+
+    def joined(self, part: Tensor) -> Tensor:
+        """The whole matrix, on each rank, from its parts on all of them."""
+        whole = part.new_zeros(self.cut.shape)
+        for piece in pieces(part, self.cut):
+            whole[piece.in_whole()] = part[piece.in_local()]
+        distributed.all_reduce(whole, group=self.group)
+        return whole
+
+
+def cut_matrices(model: Model) -> dict[Tensor, CutMatrix]:
+    """The matrices of ``model`` that ``apply`` has cut."""
+    layers = [module for module in model.modules() if isinstance(module, ColumnParallelLinear | RowParallelLinear)]
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {layer.weight: CutMatrix(model.cuts[names[layer.weight]], layer.group) for layer in layers}
 
 
 class Share(NamedTuple):

@@ -4,6 +4,7 @@ Nothing is updated before the loss and the gradient norm were found to be finite
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
 from regard.parallel.norm import gradient_norm
 from regard.parallel.sharded_build import fill, recorded
+from regard.parallel.waiting import Waiting
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
@@ -54,6 +56,7 @@ class Update(NamedTuple):
     finite: bool  # False: nothing was updated
     terms: dict[str, float]  # each term of the loss, without its weight
     interrupted: bool = False  # whether a signal had reached any rank
+    rank_seconds: tuple[float, ...] = ()  # of several ranks: the work of each, without waiting for others
 
 
 class Engine:
@@ -97,9 +100,12 @@ class Engine:
         if initial is not None:
             fill(self.model, initial, self.device)
         self._sync = GradientSync(self.model, world, self.model.micro_batches)
+        self._waiting = Waiting(self.model, world)
         rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
+        #: Signals that this process has received, which the training loop shares; every rank learns of them.
+        self.received: Sequence[int] = ()
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
         self._counts: tuple[int, dict[str, float]] | None = None  # (position, targets per term on all ranks)
 
@@ -137,13 +143,13 @@ class Engine:
         """Seed the random generators for micro-batch number ``position`` of a lane."""
         seed_generators(derive_seed(self.experiment.seed, DROPOUT, lane, position), self.device)
 
-    def update(self, received: Sequence[int] = ()) -> Update:
-        """One optimizer step. ``received``: the signals that have reached this rank.
+    def update(self) -> Update:
+        """One optimizer step.
 
         When the loss or the gradient is not finite, neither weights nor progress change, except for an overflow in
         float16, where only the update is skipped.
         """
-        progress, config = self.progress, self.experiment.train
+        began, progress, config = time.perf_counter(), self.progress, self.experiment.train
         batches = self._batches(progress.position)
         counts = self._counts_of(progress.position, batches)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
@@ -151,7 +157,7 @@ class Engine:
         if self.device.type != "cpu" or self.world.size > 1:  # load the next batch while the device computes
             self._prefetched = (following, self._batches(following))
         gradients = {self.optimizer.names[p]: p.grad for p in self.optimizer.parameters if p.grad is not None}
-        parts, norm, interrupted = self._reduce(losses, gradients, received)
+        parts, norm, interrupted, seconds = self._reduce(losses, gradients, began)
         loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -166,7 +172,7 @@ class Engine:
         progress.step += 1
         progress.position = following
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, lr, True, each, interrupted)
+        return Update(loss, norm, lr, True, each, interrupted, seconds)
 
     def _backward(self, batches: Sequence[Batch], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
         """Accumulate the gradients of all micro-batches; return their weighted losses by term, and the last terms."""
@@ -193,13 +199,17 @@ class Engine:
 
     def details(self) -> JsonObject:
         """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
-        averaged = {}
-        for name in self._details[0] if self._details else ():
-            mean = torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
-            *total, ranks = self.world.sums([*mean.flatten().tolist(), 1.0])
-            summed = torch.tensor(total, dtype=torch.float64)
-            averaged[name] = torch.round(summed.view(mean.shape) / ranks, decimals=4).tolist()
-        return averaged
+        if not self._details:
+            return {}
+        names = list(self._details[0])
+        means = [torch.stack([each[name] for each in self._details]).double().mean(0).cpu() for name in names]
+        *summed, ranks = self.world.sums([*torch.cat([mean.flatten() for mean in means]).tolist(), 1.0])
+        total = torch.tensor(summed, dtype=torch.float64) / ranks
+        parts = total.split([mean.numel() for mean in means])
+        rounded = [
+            torch.round(part.view(mean.shape), decimals=4).tolist() for part, mean in zip(parts, means, strict=True)
+        ]
+        return dict(zip(names, rounded, strict=True))
 
     def release(self) -> None:
         """Free the gradients and the prefetched batches."""
@@ -218,9 +228,9 @@ class Engine:
         return targets_per_term(self.task, batches, self.world)
 
     def _reduce(
-        self, losses: list[Tensor], gradients: Mapping[str, Tensor], received: Sequence[int]
-    ) -> tuple[list[float], float, bool]:
-        """The loss by term, the gradient norm and whether a signal was received, over all ranks.
+        self, losses: list[Tensor], gradients: Mapping[str, Tensor], began: float
+    ) -> tuple[list[float], float, bool, tuple[float, ...]]:
+        """The loss by term, the gradient norm, whether a signal was received, and the seconds of each rank.
 
         One synchronization of the device, and one reduction, in which the counts of the next update travel too.
         """
@@ -229,13 +239,16 @@ class Engine:
         count = len(losses[0])
         own = [math.fsum(parts[term::count]) for term in range(count)]
         if self.world.size == 1:
-            return own, length, bool(received)
+            return own, length, bool(self.received), ()
         assert self._prefetched is not None
         position, batches = self._prefetched
         counts = own_targets(self.task, batches)
-        *summed, signals = self.world.sums([*own, *counts.values()], [float(len(received))])
-        self._counts = (position, dict(zip(counts, summed[count:], strict=True)))
-        return summed[:count], length, signals > 0
+        seconds = [0.0] * self.world.size
+        seconds[self.world.rank] = time.perf_counter() - began - self._waiting.take()
+        summed = self.world.sums([*own, *counts.values()], [float(len(self.received)), *seconds])
+        after = count + len(counts)
+        self._counts = (position, dict(zip(counts, summed[count:after], strict=True)))
+        return summed[:count], length, summed[after] > 0, tuple(summed[after + 1 :])
 
     def _clip(self, gradients: list[Tensor], norm: float) -> None:
         clip = self.experiment.train.clip

@@ -59,7 +59,7 @@ class OutOfMemory(UserError):
 def check_start(experiment: Experiment, layout: Layout = ONE) -> None:
     """Refuse a device, number format or layout that is not available, and a model larger than the memory."""
     world = from_environment(layout)
-    world.lanes(experiment.train.lanes)
+    world.lanes(experiment.train.lanes)  # refuses a number that the ranks cannot share
     device = find_device(experiment.train.device, world.local, "--train.device")
     Precision(experiment.train.precision, device)
     if experiment.train.compile is True and device.type == "mps":

@@ -188,6 +188,31 @@ class LiveCurve(LiveLine):
         return text
 
 
+class RankLine(Observer):
+    """Prints what differs between ranks, every few seconds and for each of them."""
+
+    every_rank = True
+
+    def __init__(self, rank: int, out: TextIO | None = None):
+        self.rank, self.out = rank, out if out is not None else sys.stderr
+        self._due = 0.0
+
+    def started(self, start: TrainingStart) -> None:
+        """Print the device, and the lanes of this rank."""
+        self._device = start.device
+        self._say(f"{start.lanes} lane{'s' * (start.lanes != 1)} on {start.device}")
+
+    def stepped(self, step: TrainingStep) -> None:
+        """Print if due."""
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + PLAIN_EVERY
+            work = f"{step.rank_seconds[self.rank] * 1e3:.3g} ms of work" if step.rank_seconds else ""
+            self._say(f"step {step.step:,}  {work}  {memory(self._device) / 2**30:.2f} GiB")
+
+    def _say(self, line: str) -> None:
+        print(f"rank {self.rank}: {line}", file=self.out, flush=True)
+
+
 class ResumeNotice(Observer):
     """Prints whether the run is already finished."""
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -170,7 +171,7 @@ class TrainingSession:
         self.stopping = EarlyStopping(engine, self.config.patience)
         self.saver = Saver(engine, run)
         self.writes = engine.world.rank == 0
-        self.observers = tuple(observers) if self.writes else ()
+        self.observers = tuple(each for each in observers if self.writes or each.every_rank)
         self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
 
     def run(self) -> TrainingResult:
@@ -192,10 +193,12 @@ class TrainingSession:
         # The clock continues from the end of the previous session.
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
+        self._rank_seconds: list[tuple[float, ...]] = []  # of the steps since the last record
         interrupted = False
         with deferred_signals() as received, self.saver:
+            engine.received = received
             while progress.step < self.steps and not interrupted:
-                update = guarded(lambda: engine.update(received), engine)
+                update = guarded(engine.update, engine)
                 if not update.finite:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
@@ -221,7 +224,8 @@ class TrainingSession:
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
         measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
-        finished = TrainingStep(step, *measured, progress.position)
+        finished = TrainingStep(step, *measured, progress.position, update.rank_seconds)
+        self._rank_seconds.append(update.rank_seconds)
         for observer in self.observers:
             observer.stepped(finished)
         if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
@@ -257,7 +261,8 @@ class TrainingSession:
         }
         if len(update.terms) > 1:
             record |= update.terms
-        record |= self.engine.details()
+        record |= self.engine.details() | slowest(self._rank_seconds)
+        self._rank_seconds = []
         if self.writes:
             self.folder.log(record)
 
@@ -283,6 +288,23 @@ class TrainingSession:
             self.folder.log({"step": step, **measures})
         for observer in self.observers:
             observer.evaluated(step, measures)
+
+
+def slowest(steps: Sequence[tuple[float, ...]]) -> dict[str, object]:
+    """The rank that works longest, as mean over some steps, and the median of the others; nothing for one process.
+
+    >>> slowest([(1.0, 3.0, 2.0), (1.0, 5.0, 2.0)])
+    {'slowest_rank': 1, 'step_seconds_slowest': 4.0, 'step_seconds_others': 1.5}
+    """
+    means = [statistics.fmean(each) for each in zip(*steps, strict=True)]
+    if not means:
+        return {}
+    rank = means.index(max(means))
+    return {
+        "slowest_rank": rank,
+        "step_seconds_slowest": round(means.pop(rank), 6),
+        "step_seconds_others": round(statistics.median(means), 6),
+    }
 
 
 @contextmanager

@@ -6,11 +6,15 @@ matrices of equal shape and computes in float32 on a CPU.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from regard.parallel.tensors import is_sharded, whole
+
+if TYPE_CHECKING:
+    from regard.parallel.tensor import CutMatrix
 
 #: Quintic coefficients that lift small singular values fastest (Jordan et al. 2024).
 A, B, C = 3.4445, -4.7750, 2.0315
@@ -31,11 +35,12 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         parts: Mapping[Tensor, tuple[int, ...]] | None = None,
+        cuts: Mapping[Tensor, "CutMatrix"] | None = None,
     ):
         """``parts``: the numbers of rows of matrices that are stacked in one parameter (queries, keys and values), each
-        of which is orthogonalized by itself."""
+        of which is orthogonalized by itself. ``cuts``: the parameters that tensor parallelism has cut."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.parts = dict(parts or {})
+        self.parts, self.cuts = dict(parts or {}), dict(cuts or {})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
@@ -57,18 +62,32 @@ class Muon(torch.optim.Optimizer):
             # Nesterov: look one step ahead along the momentum.
             ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
             # The whole matrix is orthogonalized, not this process's shard of it.
-            updates = self._updates(parameters, [whole(update) for update in ahead])
+            wholes = [
+                self._joined(parameter, whole(update)) for parameter, update in zip(parameters, ahead, strict=True)
+            ]
+            updates = self._updates(parameters, wholes)
             if group["weight_decay"]:
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _updates(self, parameters: list[Tensor], ahead: list[Tensor]) -> list[Tensor]:
         """The orthogonal matrices, scaled, and sharded like the parameters."""
-        sizes = [self.parts.get(parameter, (parameter.shape[0],)) for parameter in parameters]
+        sizes = [self._rows(parameter, len(update)) for parameter, update in zip(parameters, ahead, strict=True)]
         pieces = [piece for update, rows in zip(ahead, sizes, strict=True) for piece in update.split(rows)]
         left = iter([_scaled(piece) for piece in orthogonalize(pieces)])
         joined = [torch.cat([next(left) for _ in rows]) if len(rows) > 1 else next(left) for rows in sizes]
-        return [_like(update, parameter) for update, parameter in zip(joined, parameters, strict=True)]
+        return [
+            _like(self.cuts[parameter].cut.of(update) if parameter in self.cuts else update, parameter)
+            for update, parameter in zip(joined, parameters, strict=True)
+        ]
+
+    def _joined(self, parameter: Tensor, update: Tensor) -> Tensor:
+        return self.cuts[parameter].joined(update) if parameter in self.cuts else update
+
+    def _rows(self, parameter: Tensor, rows: int) -> tuple[int, ...]:
+        """The rows of each matrix in a parameter, of which the whole has so many."""
+        own = parameter.shape[0]
+        return tuple(part * rows // own for part in self.parts.get(parameter, (own,)))
 
 
 def _scaled(piece: Tensor) -> Tensor:

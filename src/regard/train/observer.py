@@ -39,6 +39,7 @@ class TrainingStep(NamedTuple):
     seconds: float  # since the run began, earlier sessions included
     terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each without its weight
     position: int = 0  # micro-batches that each lane has taken from the data since the run began
+    rank_seconds: tuple[float, ...] = ()  # of several ranks: the work of each, without waiting for others
 
 
 class TrainingResult(NamedTuple):
@@ -66,8 +67,10 @@ class Observer:
         experiment = regard.recipe("shakespeare-small", "--data.path=text.txt", "--train.steps=3")
         regard.train(experiment, name="observed", observers=[PrintLoss()])
 
-    Return values are ignored. With several processes, only those of rank 0 are called.
+    Return values are ignored. With several processes, only those of rank 0 are called, and those with ``every_rank``.
     """
+
+    every_rank: bool = False
 
     def started(self, start: TrainingStart) -> None:
         """Before the first step of a session."""

@@ -156,8 +156,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         rest = [parameter for parameter in trained if parameter not in hidden]
         parts: list[torch.optim.Optimizer] = []
         if matrices:
-            stacked = _stacked(model) if self.split else {}
-            parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked))
+            stacked, cuts = _stacked(model) if self.split else {}, {}
+            if model.cuts:
+                from regard.parallel.tensor import cut_matrices
+
+                cuts = cut_matrices(model)
+            parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked, cuts))
         if rest:
             adamw = AdamWConfig(self.rest_lr, self.rest_betas, self.rest_eps, self.rest_weight_decay)
             parts.append(adamw.over(rest))

@@ -25,9 +25,9 @@ def last_only(engine: Engine) -> None:
     """Of the micro-batches of a step, the last one's gradient is used alone."""
     plain = engine.seed_dropout
 
-    def seed(position: int) -> None:
+    def seed(*place: int) -> None:
         engine.optimizer.zero_grad()
-        plain(position)
+        plain(*place)
 
     engine.seed_dropout = seed  # type: ignore[method-assign]
 

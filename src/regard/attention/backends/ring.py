@@ -43,8 +43,8 @@ from regard.attention.ring.transport import Transport, Wait
 from regard.attention.tiling.quarters import TileSizes
 
 BLOCK = 2**16  # tokens of the largest tile of a kernel that holds no scores
-DENSE = 512  # of one that does
-SMALLEST = 128
+DENSE = {"cpu": 512, "cuda": 1024}  # of one that does
+SMALLEST = {"cpu": 128, "cuda": 512}  # below, starting a kernel takes longer than what it skips would
 
 
 class Ring(Backend):
@@ -52,16 +52,20 @@ class Ring(Backend):
 
     name = "ring"
 
-    def __init__(self, transport: Transport | None = None, block: int = BLOCK, smallest: int = SMALLEST):
+    def __init__(self, transport: Transport | None = None, block: int = BLOCK, smallest: int | None = None):
+        """``block`` and ``smallest``: tokens of the largest and the smallest tiles (default: by the device)."""
         self.transport = Transport() if transport is None else transport
-        self.sizes = {fused: TileSizes(size, smallest) for fused, size in ((True, block), (False, min(block, DENSE)))}
+        self.block, self.smallest = block, smallest
 
     def refuses(self, call: Call) -> list[str]:
         traced = {"torch.compile cannot trace it; set compile to false": torch.compiler.is_compiling()}
         return not_plain_softmax(call, takes_bias=True) + applying(traced)
 
     def prepare(self, plan: Plan, device: torch.device) -> Route:
-        return find_route(plan, device, self.transport, self.sizes)
+        smallest = self.smallest or SMALLEST.get(device.type, SMALLEST["cuda"])
+        dense = min(self.block, DENSE.get(device.type, DENSE["cuda"]))
+        sizes = {fused: TileSizes(size, smallest) for fused, size in ((True, self.block), (False, dense))}
+        return find_route(plan, device, self.transport, sizes)
 
     def run(self, call: Call) -> Out:
         q, k, v, width = even_widths(*in_one_type(call.q, call.k, call.v))

@@ -28,11 +28,12 @@ class FlashKernel(NamedTuple):
     def backward(self, tile: TileTensors, grad: Tensor, out: Tensor, lse: Tensor, seed: int) -> tuple[Tensor, ...]:
         if tile.visible is not None:
             return DenseKernel(self.call).backward(tile, grad, out, lse, seed)
-        seed, offset = (torch.zeros(n, dtype=torch.uint64, device=grad.device) for n in ((2,), ()))  # no dropout
+        random = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of a dropout that there is not
+        offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
         lengths = (None, None, tile.q.shape[2], tile.k.shape[2])
         return torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *(grad, tile.q, tile.k, tile.v, out, lse.contiguous()),
-            *(*lengths, 0.0, tile.tile.causal, seed, offset),
+            *(*lengths, 0.0, tile.tile.causal, random, offset),
             scale=self._scale,
         )
 
