@@ -46,7 +46,8 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.flops, self.bytes, self.operations, self.half = 0.0, 0.0, 0, 0.0
         self.timeline: list[Operation] = []
-        self.live = self.peak = self.gradients = self.growing = self.copies = 0
+        self.live = self.peak = self.gradients = self.growing = 0
+        self.copied = self.own_peak = 0  # bytes of copies of weights in another format, and the peak without them
         self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
         self.sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
         for x in (*model.parameters(), *model.buffers()):
@@ -67,10 +68,10 @@ class Meter(TorchDispatchMode):
         self._count(func, args, kwargs or {}, out, origin)
         if func._overloadpacket in WORKSPACES:
             self.follow(made[3], WORKSPACES[func._overloadpacket](*args))
+        copies = func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given)
         for x in new:
-            self.follow(x)
-            if func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given):
-                self.copies += self.sizes[x.untyped_storage()]
+            self.follow(x, copies=copies)
+            if copies:
                 self.weights.add(x.untyped_storage())
         return out
 
@@ -108,17 +109,25 @@ class Meter(TorchDispatchMode):
         self.growing = max(self.growing, self.live + self.gradients)
         parameter.grad = None
 
-    def follow(self, x: Tensor, least: int = 0) -> None:
+    @property
+    def copies(self) -> int:
+        """Bytes of copies of weights at the peak, as many as are not there at the peak of the rest."""
+        return self.peak - self.own_peak
+
+    def follow(self, x: Tensor, least: int = 0, *, copies: bool = False) -> None:
         """Count the storage of a tensor until it is freed."""
         storage = x.untyped_storage()
         if storage not in self.sizes:
             size = self.sizes[storage] = max(stored(x), least)
             self.live += size
+            self.copied += size if copies else 0
             self.peak, self.growing = max(self.peak, self.live), max(self.growing, self.live + self.gradients)
-            weakref.finalize(storage, self._freed, size)
+            self.own_peak = max(self.own_peak, self.live - self.copied)
+            weakref.finalize(storage, self._freed, size, copies)
 
-    def _freed(self, size: int) -> None:
+    def _freed(self, size: int, copies: bool) -> None:
         self.live -= size
+        self.copied -= size if copies else 0
 
 
 def stored(x: Tensor) -> int:
