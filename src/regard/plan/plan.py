@@ -12,6 +12,7 @@ from regard.config import override
 from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.heap import Allocations
 from regard.plan.law import SpeedLaw
 from regard.plan.meter import Work
 from regard.plan.operations import Timeline
@@ -34,10 +35,19 @@ class Memory:
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
     workspace: float = 0.0  # of matrix products
+    fragments: float = 0.0  # freed blocks that later tensors do not fit into, on a CPU
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.workspace
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.copies
+            + self.workspace
+            + self.fragments
+        )
 
 
 @dataclass(frozen=True)
@@ -118,12 +128,13 @@ def plan(
     ``batch``: a micro-batch of its data, or what gives one for changed sizes; a text needs none. ``device``: of that
     kind the step is traced.
     """
-    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law)
+    on_cpu = hardware is None and gpus == 1 and device.type == "cpu"
+    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law, on_cpu=on_cpu)
     if made.fits or not fixes:
         return made
 
     def fits(other: Experiment, found: StepTrace, ranks: int) -> bool:
-        return _planned(other, found, ranks, hardware, limit, law).fits
+        return _planned(other, found, ranks, hardware, limit, law, on_cpu=on_cpu and ranks == 1).fits
 
     def find(other: Experiment) -> StepTrace:
         if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
@@ -140,6 +151,8 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
+    *,
+    on_cpu: bool,
 ) -> TrainingPlan:
     accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
     if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
@@ -151,6 +164,9 @@ def _planned(
     activations = max(activations, found.extra / gpus - copies)
     stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
     memory = Memory(*stored, activations, copies, found.workspace)
+    if on_cpu:
+        heap = sum(one.weight * one.peak(accumulate) for one in found.allocations)
+        memory = replace(memory, fragments=max(0.0, heap - memory.total))
     limit = hardware.memory if limit is None and hardware is not None else limit
     # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
     each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus
@@ -213,6 +229,8 @@ def traced(experiment: Experiment, batch: Batch | Batches | None = None, device:
             return a + times * (b - a)
         if isinstance(a, Timeline):
             return a.further(b, times)
+        if isinstance(a, tuple) and a and isinstance(a[0], Allocations):
+            return (a[0]._replace(weight=1 - times), b[0]._replace(weight=times))
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b
