@@ -110,7 +110,8 @@ class SpeedLaw(NamedTuple):
         spreads = (*[GPU_SPREAD if queued else SPREAD] * 3, SPREAD)
 
         def law(place: Sequence[float]) -> SpeedLaw:
-            return cls(*(x * math.exp(away) for x, away in zip(start, place, strict=True)), queued)
+            half, single, size, operation = (x * math.exp(away) for x, away in zip(start, place, strict=True))
+            return cls(half, single, size, operation, queued)
 
         def cost(place: Sequence[float]) -> float:
             found = law(place)
