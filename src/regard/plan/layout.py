@@ -172,10 +172,11 @@ class Memory:
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
     workspace: float = 0.0  # of matrix products
+    fragments: float = 0.0  # freed blocks that later tensors do not fit into, on a CPU
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.workspace
+        return sum(vars(self).values())
 
 
 def memory(model: RankModel, found: StepTrace) -> Memory:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from regard.models import Model
 from regard.plan.formulas import FORMULAS, LAUNCHES, WORKSPACES
+from regard.plan.heap import Event
 from regard.plan.operations import Operation, Origin, started_by
 
 #: PyTorch's CUDA allocator rounds each block up to so many bytes.
@@ -46,10 +47,13 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.flops, self.bytes, self.operations, self.half = 0.0, 0.0, 0, 0.0
         self.timeline: list[Operation] = []
+        self.events: list[Event] = []
+        self.kept: set[int] = set()  # blocks of gradients
         self.live = self.peak = self.gradients = self.growing = 0
         self.copied = self.own_peak = 0  # bytes of copies of weights in another format, and the peak without them
         self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
         self.sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
+        self.blocks: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
         for x in (*model.parameters(), *model.buffers()):
             self.follow(x)
             self.weights.add(x.untyped_storage())
@@ -106,6 +110,7 @@ class Meter(TorchDispatchMode):
         """Count a gradient, and free it, so that it is not counted among activations."""
         assert parameter.grad is not None
         self.gradients += stored(parameter.grad)
+        self.kept.add(self.blocks[parameter.grad.untyped_storage()])
         self.growing = max(self.growing, self.live + self.gradients)
         parameter.grad = None
 
@@ -123,11 +128,14 @@ class Meter(TorchDispatchMode):
             self.copied += size if copies else 0
             self.peak, self.growing = max(self.peak, self.live), max(self.growing, self.live + self.gradients)
             self.own_peak = max(self.own_peak, self.live - self.copied)
-            weakref.finalize(storage, self._freed, size, copies)
+            block = self.blocks[storage] = len(self.events)
+            self.events.append(Event(block, size))
+            weakref.finalize(storage, self._freed, block, size, copies)
 
-    def _freed(self, size: int, copies: bool) -> None:
+    def _freed(self, block: int, size: int, copies: bool) -> None:
         self.live -= size
         self.copied -= size if copies else 0
+        self.events.append(Event(block))
 
 
 def stored(x: Tensor) -> int:

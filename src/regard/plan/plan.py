@@ -16,6 +16,7 @@ from regard.parallel.layout import Layout
 from regard.parallel.world import ONE
 from regard.plan.checkpoints import Checkpoints, checkpoints
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.heap import Allocations
 from regard.plan.law import SpeedLaw
 from regard.plan.layout import Memory, memory, rank_model
 from regard.plan.meter import Work
@@ -132,6 +133,7 @@ def plan(
     sizes; a text needs none. ``device``: of that kind the step is traced.
     """
     full = layout.of(gpus)
+    on_cpu = hardware is None and gpus == 1 and device.type == "cpu"
 
     def find(other: Experiment) -> tuple[StepTrace, StepTrace]:
         if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
@@ -140,7 +142,7 @@ def plan(
         return whole, traced(other, batch, device, full.tensor) if full.tensor > 1 else whole
 
     def planned(other: Experiment, found: tuple[StepTrace, StepTrace], layout: Layout) -> TrainingPlan:
-        return _planned(other, *found, layout, hardware, limit, law)
+        return _planned(other, *found, layout, hardware, limit, law, on_cpu=on_cpu and prod(layout.sizes) == 1)
 
     rank_model(experiment, full)  # for its refusals
     found = find(experiment)
@@ -158,8 +160,10 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
+    *,
+    on_cpu: bool,
 ) -> TrainingPlan:
-    """``own``: the trace of one of the ranks of a tensor-parallel group."""
+    """``own``: the trace of one of the ranks of a tensor-parallel group. ``on_cpu``: with blocks that its heap keeps."""
     limit = hardware.memory if limit is None and hardware is not None else limit
     model = rank_model(experiment, layout, limit)
     kinds, seconds = traffic(model, found, hardware), None
@@ -170,6 +174,9 @@ def _planned(
         seconds = law.seconds(whole_step(found, model.micro_batches))
     error = law.error if law is not None and hardware is None else None
     needed = memory(model, own)
+    if on_cpu:
+        heap = sum(one.weight * one.peak(model.micro_batches) for one in found.allocations)
+        needed = replace(needed, fragments=max(0.0, heap - needed.total))
     return TrainingPlan(experiment, found, layout, needed, limit, seconds, error, kinds)
 
 
@@ -259,6 +266,8 @@ def traced(
             return a + times * (b - a)
         if isinstance(a, Timeline):
             return a.further(b, times)
+        if isinstance(a, tuple) and a and isinstance(a[0], Allocations):
+            return (a[0]._replace(weight=1 - times), b[0]._replace(weight=times))
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b

@@ -31,6 +31,7 @@ from regard.parallel.apply import cut
 from regard.parallel.layout import Layout
 from regard.parallel.world import World
 from regard.plan.formulas import FORMULAS, workspace
+from regard.plan.heap import Allocations
 from regard.plan.meter import Meter, Work, stored
 from regard.plan.operations import Segment, Timeline
 from regard.plan.recurrent import recurrent_counted
@@ -70,6 +71,7 @@ class StepTrace(NamedTuple):
     micro_batch: Work
     update: Work
     timeline: Timeline
+    allocations: tuple[Allocations, ...]
     targets: int  # of a micro-batch
     parameters: int
     weights: int  # bytes, with buffers
@@ -125,6 +127,7 @@ def _model(experiment: Experiment, tensor: int = 1) -> Model:
 def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = True) -> StepTrace:
     parameters = list(model.parameters())
     meter, module = Meter(model), Loss(model, experiment.task.build())
+    made = len(meter.events)
     optimizer = experiment.train.optimizer.build(model)
     weights = meter.live
     model.train()
@@ -142,15 +145,16 @@ def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = 
             loss = module(batch, count)
         loss.backward()
         del loss
-        micro_batch, ended = meter.work, len(meter.timeline)
+        micro_batch, ended, computed = meter.work, len(meter.timeline), len(meter.events)
         copies = meter.copies
         activations, growing = (peak - weights - copies for peak in (meter.peak, meter.growing))
         for hook, p in zip(hooks, (p for p in parameters if p.requires_grad), strict=True):
             hook.remove()
             p.grad = torch.zeros_like(p)
         gradients = [p.grad for p in parameters if p.grad is not None]
+        given = len(meter.events)
         optimizer.step(1.0)  # the first one makes the state
-        meter.peak, earlier, started = meter.live, meter.work, len(meter.timeline)
+        meter.peak, earlier, started, updated = meter.live, meter.work, len(meter.timeline), len(meter.events)
         before = meter.live
         torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients, foreach=device.type == "cuda"))
         optimizer.step(1.0)
@@ -161,6 +165,15 @@ def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = 
         parts=found,
         micro_batch=micro_batch,
         timeline=Timeline((Segment.of(meter.timeline[:ended]),), (Segment.of(meter.timeline[started:]),)),
+        allocations=(
+            Allocations(
+                meter.events[:made],
+                meter.events[made:computed],
+                frozenset(meter.kept),
+                meter.events[given:updated],
+                meter.events[updated:],
+            ),
+        ),
         update=meter.work.minus(earlier),
         targets=count,
         parameters=sum(p.numel() for p in parameters),
