@@ -1,9 +1,11 @@
-"""One rank of a process group on one GPU: what the code for many ranks costs by itself, and that it trains the same.
+"""One rank of a process group on one GPU: what the code for many ranks costs by itself, and that it computes the same.
 
-NCCL refuses two ranks on a GPU. But a group of one rank runs everything that one of many runs: a mesh, DTensors, FSDP's
-mixed precision, gathers, reduce-scatters, and one reduction of gradients per update. So the same steps are trained
-plainly and as a rank, and losses, time and memory are compared. Tensor, context and expert parallelism have nothing to
-cut on one rank and are not run. On a CPU the group is one of gloo.
+NCCL refuses two ranks on a GPU. But a group of one rank runs most of what one of many runs: a mesh, DTensors, FSDP's
+hooks and mixed precision, one reduction of gradients per update. So the same steps are trained plainly and as a rank,
+and losses, time and memory are compared, with the collective operations that were called (PyTorch skips those of FSDP
+in a group of one). A mixture of experts sends its tokens through NCCL's all-to-all to itself. Tensor and context
+parallelism have nothing to cut on one rank; bench.ring has ring attention by a local loop. On a CPU the group is one
+of gloo.
 
     python -m bench.one_rank --model gpt2 --batch 8 --accumulate 2 --steps 20
 """
@@ -26,6 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.data import TextConfig
 from regard.models import PRESETS
+from regard.nn.experts.moe import Exchange, MixtureOfExperts, MoEConfig
+from regard.parallel.expert import AllToAll
 from regard.parallel.layout import DIMENSIONS
 from regard.parallel.world import World
 from regard.plan.speed import RepeatedBatch, random_batch
@@ -80,6 +84,21 @@ def train(experiment: Experiment, world: World, steps: int) -> dict[str, Any]:
     }
 
 
+def exchange_error(device: torch.device) -> float:
+    """The largest difference of a mixture's outputs and gradients when tokens go through the process group."""
+    torch.manual_seed(1)
+    layer = MoEConfig(experts=8, active=2).build(256, bias=False).to(device).eval()
+    assert isinstance(layer, MixtureOfExperts)
+    found = []
+    for exchange in (Exchange(), AllToAll(distributed.group.WORLD)):
+        layer.exchange = exchange
+        x = torch.linspace(-1, 1, 4096 * 256, device=device).view(1, 4096, 256).sin().requires_grad_()
+        out = layer(x)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x)
+        found.append(torch.cat((out.detach(), gradient)))
+    return float((found[0] - found[1]).abs().max())
+
+
 def main() -> None:
     """Train twice and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -108,6 +127,10 @@ def main() -> None:
     distributed.init_process_group("nccl" if cuda else "gloo", store=distributed.HashStore(), rank=0, world_size=1)
     mesh = init_device_mesh(device.type, (1,) * len(DIMENSIONS), mesh_dim_names=DIMENSIONS)
     ranked = train(experiment, World(device=device, mesh=mesh), options.steps)
+    exchanged = exchange_error(device)
+    total = torch.ones(3, dtype=torch.float64, device=device)
+    distributed.all_reduce(total)  # the host's sums
+    assert total.tolist() == [1.0] * 3
     distributed.destroy_process_group()
     apart = max(abs(a - b) for a, b in zip(plain["losses"], ranked["losses"], strict=True))
     name = torch.cuda.get_device_name() if cuda else "cpu"
@@ -116,6 +139,7 @@ def main() -> None:
     print(f"a step: {plain['seconds'] * 1e3:.1f} ms plain, {ranked['seconds'] * 1e3:.1f} ms as a rank")
     if cuda:
         print(f"peak memory: {plain['peak_bytes'] / 1e9:.2f} GB plain, {ranked['peak_bytes'] / 1e9:.2f} GB as a rank")
+    print(f"a mixture through an all-to-all of one rank: largest difference {exchanged:.3g}")
     print(f"collective operations of a step as a rank: {dict(ranked['operations'])}")
 
 

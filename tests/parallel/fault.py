@@ -1,4 +1,4 @@
-"""Ends one rank by SIGKILL, once: ``regard --with fault.py`` with FAULT = "RANK STEP" or "RANK save".
+"""Ends one rank by SIGKILL, once, before a step: ``regard --with fault.py`` with FAULT = "RANK STEP".
 
 Every rank loads it; the one that is meant leaves a file and dies.
 """
@@ -12,9 +12,9 @@ from typing import Any
 from regard.train.engine import Engine
 from regard.train.schedule import ConstantScheduleConfig
 
-RANK, WHEN = os.environ["FAULT"].split()
+RANK, STEP = os.environ["FAULT"].split()
 MARK = Path("faults") / os.environ["FAULT"]
-_update, _fsync = Engine.update, os.fsync
+_update = Engine.update
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,10 @@ def end() -> None:
 
 def update(self: Engine, *given: Any) -> Any:
     """As in the engine, but for the fault."""
-    if self.progress.step == int(WHEN):
+    if self.progress.step == int(STEP):
         end()
     return _update(self, *given)
 
 
-def fsync(file: int) -> None:
-    """As in the system, but for the fault: while tensors of a checkpoint are written."""
-    if ".safetensors" in os.readlink(f"/proc/self/fd/{file}"):
-        end()
-    _fsync(file)
-
-
 if os.environ.get("RANK") == RANK:
-    if WHEN == "save":
-        os.fsync = fsync
-    else:
-        Engine.update = update  # type: ignore[method-assign]
+    Engine.update = update  # type: ignore[method-assign]

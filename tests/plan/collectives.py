@@ -98,6 +98,7 @@ CASES: dict[str, tuple[Layout, Experiment]] = {
     "fsdp muon": (Layout(shard=4), Experiment(MODEL, TextConfig(batch=4), train=MUON)),
     "hsdp": (Layout(replicate=2, shard=2), Experiment(MODEL, TextConfig(batch=4), train=TRAIN)),
     "tensor": (Layout(shard=1, tensor=4), Experiment(replace(MODEL, kv_heads=4), TextConfig(batch=4), train=TRAIN)),
+    "tensor muon": (Layout(shard=2, tensor=2), Experiment(MODEL, TextConfig(batch=4), train=MUON)),
     "tensor recomputed": (Layout(shard=2, tensor=2), Experiment(MODEL, TextConfig(batch=4), train=AGAIN)),
 }
 #: What ranks send in these follows from what others have sent: no group that is made up can run them.

@@ -36,7 +36,8 @@ def communication(model: RankModel, stream: tuple[int, ...]) -> dict[str, float]
     """
     layout, times, sent = model.layout, model.micro_batches, model.messages
     reached = [unit for place, unit in enumerate(model.units) if place >= _first_trained(model)]
-    muon = sum(moved(unit.bytes(lambda weight: weight.muon), unit.ranks) for unit in model.units)
+    muon = [(unit.bytes(lambda weight: weight.muon), unit.ranks) for unit in model.units]
+    joined = moved(layout.tensor * sum(size for size, _ in muon), layout.tensor)  # what tensor parallelism has cut
     copies = sum(2 * moved(unit.trained / unit.ranks, unit.replicas) for unit in model.units)
     tokens = stream[0] * stream[1] // layout.context if len(stream) == 3 else 0
     recomputed = model.experiment.train.checkpointing
@@ -48,7 +49,7 @@ def communication(model: RankModel, stream: tuple[int, ...]) -> dict[str, float]
         "weights backward": times * sum(moved(model.traveling(unit), unit.ranks) for unit in reached),
         "gradients": model.reductions * sum(moved(unit.trained, unit.ranks) for unit in model.units),
         "replicas": model.reductions * copies,
-        "Muon's matrices": muon,
+        "Muon's matrices": sum(moved(*each) for each in muon) + joined,
         "tensor": times * 2 * moved(tokens * sums, layout.tensor),
         "ring": times * ring(model, stream, forward),
         "experts": times * 2 * (1 + forward) * moved(tokens * sent.experts * model.element, layout.expert),
