@@ -159,6 +159,7 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
         "sdpa: able, but not the first choice here",
         "blocked: able, but not the first choice here",
         "reference: able, but not the first choice here",
+        "ring: able, but not the first choice here",
     ]
     assert str(Explanation("sdpa", {"flex": ["one", "two"]})) == "sdpa: chosen\nflex: one; two"
 

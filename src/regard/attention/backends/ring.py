@@ -163,8 +163,8 @@ class Passed(Function):
     def backward(ctx: RingContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         work = ctx.work
         q, k, v, *rest = ctx.saved_tensors
-        mixed = Mixed(*rest)
-        given = (q, k, v, *work.kernel.learned)
+        mixed, given = Mixed(*rest), (q, k, v, *work.kernel.learned)
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()  # as fused kernels need it
         into = for_q, for_k, for_v, *for_learned = zeros(*given)
         homeward: tuple[Step, Wait, Tensor | None] | None = None
         for number, (step, visitors) in enumerate(work.arriving(k, v)):
