@@ -317,4 +317,25 @@ BREAKS = [
         "best = (tops - total).flatten(1).topk(count)",
         "generate/test_beam.py",
     ),
+    Break(
+        "sharded build: numbers that are overwritten are not drawn",
+        "parallel/replay.py",
+        "                    ReplayMemory(self._memory.sizes).run(operation)",
+        "                    pass",
+        "parallel/test_recording.py",
+    ),
+    Break(
+        "sharded build: nothing is freed",
+        "parallel/replay.py",
+        "self._memory.storages.pop(storage, None)",
+        "pass",
+        "laws/test_recorded_build.py",
+    ),
+    Break(
+        "sharded build: an initialization sees that it is on the meta device",
+        "parallel/recording.py",
+        "if func == Tensor.is_meta.__get__:",
+        "if False:",
+        "parallel/test_recording.py",
+    ),
 ]
