@@ -11,8 +11,7 @@ from torch import Tensor
 
 from regard.parallel.exchange import Exchange
 from regard.parallel.pieces import Cut
-from regard.runs import Run, checkpoint
-from regard.runs.disk import writing
+from regard.runs import Run
 from regard.runs.shards import MODEL, OPTIMIZER, ShardMap
 from regard.train.shards import assign, listed, own_pieces, write_shards
 
@@ -67,17 +66,7 @@ def save(run: Run, step: int, rank: int, ranks: int, exchange: Exchange, keep: i
     """Save as one of the ranks."""
     tensors, cut = held(step, rank, ranks)
     split = assign(exchange(listed(tensors, cut)), SHARED)
-    what = f"the checkpoint of step {step}"
-
-    def begin() -> Any:
-        with writing(what):
-            return checkpoint.begin(run.path / "checkpoints", step)
-
-    def finish(folder: Any, manifest: Any) -> None:
-        with run.saving(step, keep):
-            checkpoint.finish(folder, step, manifest, {"position": step})
-
-    write_shards(split, rank, own_pieces(split, rank, tensors, cut), exchange, begin, finish, what)
+    write_shards(run, step, own_pieces(split, rank, tensors, cut), exchange, {"position": step}, keep)
     return split
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from rank_kit import start_ranks
+from safetensors.torch import load_file
 from train_kit import RowsConfig, experiment, newest, run_whole, same, start, weights
 
 from regard.cli import main
 from regard.errors import UserError
 from regard.models import GPTConfig
+from regard.nn.feedforward import SwiGLUConfig
 from regard.parallel.world import World
 from regard.runs import Run, checkpoint
 from regard.train import Experiment, Observer, train
@@ -116,7 +118,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ranked(name: str) -> Experiment:
     """The experiment of a run of two ranks."""
-    base = experiment(Path("unused"), {"dropout": 0.0, "tied": True, "vocabulary": 13}, keep=10, lanes=2)
+    published = {"qk_norm": False, "feedforward": SwiGLUConfig()}  # as a Llama is
+    model = {"dropout": 0.0, "tied": True, "vocabulary": 13, **published}
+    base = experiment(Path("unused"), model, keep=10, lanes=2)
     options = {"save_async": name != "at-once"} | ({"adapt": LoRAConfig(rank=2)} if name == "lora" else {})
     return replace(base, data=RowsConfig(batch=4), train=replace(base.train, **options))
 
@@ -151,6 +155,16 @@ def test_one_process_goes_on_from_two_ranks(room: Path, tmp_path: Path):
     assert base is not None
     assert base.step == 0
     assert set(digests(Run.open(room / "lora"), 8)) == set(digests(Run.open(room / "lora"), 0))
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_is_exported_as_one_file(room: Path, tmp_path: Path):
+    assert main(["export", str(room / "at-once"), str(tmp_path / "out")]) == 0
+    found, own = load_file(tmp_path / "out" / "model.safetensors"), weights(Run.open(room / "at-once"))
+    assert torch.equal(found["model.embed_tokens.weight"], own["unembed.weight"])
+    assert sum(tensor.numel() for tensor in found.values()) == sum(
+        {id(one): one.numel() for one in own.values()}.values()
+    )
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def test_saving_takes_memory_for_one_tensor_besides_the_shards(rank: int, tmp_pa
     """The pieces of a cut along the columns are not contiguous, so that each is copied, as those of a GPU are."""
     tensors, own = held(1, rank, 2)
     split = assign([listed(*held(1, other, 2)) for other in range(2)], SHARED)
-    pieces = own_pieces(split, rank, tensors, own)[MODEL]
+    pieces = dict(own_pieces(split, rank, tensors, own).pieces[MODEL])
     pieces |= {f"copy {n}": torch.randn(64, 64).T for n in range(8)}
     largest = max(piece.nbytes for piece in pieces.values())
     with LiveBytes() as memory:

@@ -21,16 +21,6 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if is_sharded(value) else value
 
 
-def placed(value: Tensor, like: Tensor) -> Tensor:
-    """A copy of the whole tensor ``value`` on the device of ``like``, sharded like it; the dtype stays."""
-    value = value.to(like.device, copy=True)
-    if value.ndim == 0 or not is_sharded(like):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value, like.device_mesh, like.placements)
-
-
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether this process holds only a shard of the tensor."""
     return hasattr(tensor, "full_tensor")

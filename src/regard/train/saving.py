@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from regard.parallel.exchange import exchange_of
 from regard.parallel.pieces import Cut
 from regard.parallel.tensors import weights
-from regard.runs import Run, checkpoint
-from regard.runs.disk import JsonObject, writing
+from regard.runs import Run
 from regard.runs.shards import MODEL, OPTIMIZER, ShardMap
 from regard.train.adapt import frozen_names
 from regard.train.engine import Engine
@@ -95,18 +93,9 @@ class Saver:
         shared = tied_names(engine.model, model)
         tensors[MODEL] = {name: tensor for name, tensor in model.items() if name not in shared}
         split = self._split(listed(tensors, cuts), {MODEL: shared, OPTIMIZER: {}})
-        own = self._copied(own_pieces(split, rank, tensors, cuts))
-
-        def finish(folder: Path, manifest: JsonObject) -> None:
-            with run.saving(step, keep, pinned):
-                checkpoint.finish(folder, step, manifest, state)
-
-        def begin() -> Path:
-            with writing(what):
-                return checkpoint.begin(run.path / "checkpoints", step)
-
-        what = f"the checkpoint of step {step} in {run.path}"
-        return lambda: write_shards(split, rank, own, self._exchange, begin, finish, what)
+        own = own_pieces(split, rank, tensors, cuts)
+        own = own._replace(pieces=self._copied(own.pieces))
+        return lambda: write_shards(run, step, own, self._exchange, state, keep, pinned)
 
     def _split(self, own: Lists, shared: Mapping[str, Mapping[str, str]]) -> ShardMap:
         """Which rank writes what; that of the last checkpoint, if every rank has the same tensors as then."""

@@ -4,7 +4,7 @@ What several ranks hold, as replicas and tensor groups do, one of them writes.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from regard.errors import UserError
 from regard.parallel.exchange import Exchange, together
 from regard.parallel.pieces import Cut, pieces, whole_shape
 from regard.parallel.tensors import local
+from regard.runs import Run, checkpoint
 from regard.runs.disk import JsonObject, writing
 from regard.runs.shards import KINDS, Box, ShardMap, SplitTensor, file_name, piece_name
 from regard.runs.tensors import DTYPES, write_pieces
@@ -84,10 +85,16 @@ def assign(every: Sequence[Lists], shared: Mapping[str, Mapping[str, str]]) -> S
     return found
 
 
-def own_pieces(
-    split: ShardMap, rank: int, tensors: Kinds, cuts: Mapping[str, Mapping[str, Cut]]
-) -> dict[str, dict[str, Tensor]]:
-    """The pieces that ``rank`` writes, by kind and by their names in its files: views of its tensors."""
+class Shards(NamedTuple):
+    """What one rank writes of a checkpoint."""
+
+    split: ShardMap
+    rank: int
+    pieces: Kinds  # by kind and by their names in the files
+
+
+def own_pieces(split: ShardMap, rank: int, tensors: Kinds, cuts: Mapping[str, Mapping[str, Cut]]) -> Shards:
+    """What ``rank`` writes: views of its tensors."""
     found: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS}
     for kind in KINDS:
         for name, tensor in tensors[kind].items():
@@ -95,43 +102,51 @@ def own_pieces(
             for piece in pieces(tensor, cuts[kind].get(name)):
                 if (piece.whole, piece.shape) in mine:
                     found[kind][piece_name(name, piece.whole)] = local(tensor.detach())[piece.in_local()]
-    return found
+    return Shards(split, rank, found)
 
 
 def write_shards(
-    split: ShardMap,
-    rank: int,
-    own: Kinds,
+    run: Run,
+    step: int,
+    shards: Shards,
     exchange: Exchange,
-    begin: Callable[[], Path],
-    finish: Callable[[Path, JsonObject], object],
-    what: str,
+    state: Mapping[str, object],
+    keep: int = 2,
+    pinned: Collection[int] = (),
 ) -> None:
     """Write a checkpoint. Every rank calls this: it writes its files, and rank 0 begins and finishes the checkpoint.
 
-    ``begin`` makes the folder; ``finish`` gets it and the manifest. If a rank fails, the checkpoint does not exist and
-    all ranks raise an error.
+    If a rank fails, the checkpoint does not exist and all ranks raise an error. Otherwise as ``Run.save``.
     """
-    folder, *_ = together(exchange, lambda: begin() if rank == 0 else None)
+    what, first = f"the checkpoint of step {step} in {run.path}", shards.rank == 0
+
+    def begin() -> Path:
+        with writing(what):
+            return checkpoint.begin(run.file("checkpoints"), step)
+
+    def finish(folder: Path) -> None:
+        files = {name: entry for written in entries for name, entry in written.items()}
+        with run.saving(step, keep, pinned):
+            checkpoint.finish(folder, step, {"schema": 2, "files": files, **shards.split.render()}, state)
+
+    folder = together(exchange, lambda: begin() if first else None)[0]
     assert folder is not None
     try:
-        entries = together(exchange, lambda: _write(split, rank, own, folder, what))
-        files = {name: entry for written in entries for name, entry in written.items()}
-        manifest = {"schema": 2, "files": files, **split.render()}
-        together(exchange, lambda: finish(folder, manifest) and None if rank == 0 else None)
+        entries = together(exchange, lambda: _write(shards, folder, what))
+        together(exchange, lambda: finish(folder) if first else None)
     except BaseException:
-        if rank == 0:
+        if first:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _write(split: ShardMap, rank: int, own: Kinds, folder: Path, what: str) -> JsonObject:
+def _write(shards: Shards, folder: Path, what: str) -> JsonObject:
     """Write this rank's files; return their entries in the manifest."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not there; give every rank the same folder of runs, on a shared file system")
     entries = {}
     with writing(what):
         for kind in KINDS:
-            name = file_name(kind, rank, split.ranks)
-            entries[name] = write_pieces(folder / name, own[kind])
+            name = file_name(kind, shards.rank, shards.split.ranks)
+            entries[name] = write_pieces(folder / name, shards.pieces[kind])
     return entries
