@@ -345,4 +345,25 @@ BREAKS = [
         "slots=select(slots, index - index[0])",
         "laws/test_context_models.py",
     ),
+    Break(
+        "sharded build: numbers that are overwritten are not drawn",
+        "parallel/replay.py",
+        "                    ReplayMemory(self._memory.sizes).run(operation)",
+        "                    pass",
+        "parallel/test_recording.py",
+    ),
+    Break(
+        "sharded build: nothing is freed",
+        "parallel/replay.py",
+        "self._memory.storages.pop(storage, None)",
+        "pass",
+        "laws/test_recorded_build.py",
+    ),
+    Break(
+        "sharded build: an initialization sees that it is on the meta device",
+        "parallel/recording.py",
+        "if func == Tensor.is_meta.__get__:",
+        "if False:",
+        "parallel/test_recording.py",
+    ),
 ]
