@@ -142,6 +142,14 @@ def whole_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, "Tensor"]:
     return {name: made[id(tensor)] for name, tensor in stored.items()}
 
 
+def dtype_name(name: str, tensor: "Tensor") -> str:
+    """The name of a tensor's dtype in a file's header."""
+    found = [key for key, (own, _) in DTYPES.items() if str(tensor.dtype) == f"torch.{own}"]
+    if not found:
+        raise TypeError(f"{name} has the dtype {tensor.dtype}, which a checkpoint cannot hold")
+    return found[0]
+
+
 def write_pieces(path: Path, pieces: Mapping[str, "Tensor"]) -> JsonObject:
     """Write a safetensors file tensor by tensor, with one at a time in this machine's memory; sync it.
 
@@ -149,16 +157,12 @@ def write_pieces(path: Path, pieces: Mapping[str, "Tensor"]) -> JsonObject:
     """
     import torch
 
-    names = {getattr(torch, own): (name, size) for name, (own, size) in DTYPES.items()}
-    for key, piece in pieces.items():
-        if piece.dtype not in names:
-            raise TypeError(f"{key} has the dtype {piece.dtype}, which a checkpoint cannot hold")
     # By size of the elements, so that each tensor is aligned.
     ordered = sorted(pieces.items(), key=lambda item: (-item[1].itemsize, item[0]))
     header, end = {}, 0
     for key, piece in ordered:
         begin, end = end, end + piece.nbytes
-        header[key] = {"dtype": names[piece.dtype][0], "shape": list(piece.shape), "data_offsets": [begin, end]}
+        header[key] = {"dtype": dtype_name(key, piece), "shape": list(piece.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
