@@ -52,6 +52,7 @@ ON_GPU: dict[str, list[Any]] = {
 }
 RECIPES = ["shakespeare", "shakespeare", "shakespeare-mingru", "shakespeare-conv", "shakespeare-lstm"]
 RECIPES_ON_GPU = [*["shakespeare"] * 5, "shakespeare-conv", "shakespeare-lstm", "shakespeare-moe"]
+SMALL = [f"--model.{key}" for key in ("layers=1", "width=64", "context=16", "vocabulary=64")] + ["--data.batch=1"]
 FLOPS = 1e11  # of a step at most
 FLOPS_ON_GPU = 4e12  # the same, of float32; 16-bit formats may take as much time
 PARAMETERS = 170e6  # at most, on a GPU
@@ -141,20 +142,27 @@ def read(record: dict[str, Any]) -> Any:
 
 
 def child(arguments: list[str]) -> None:
-    """Measure one experiment on the CPU, and print its work, seconds and memory."""
+    """Measure one experiment on the CPU, in a process that has done nothing else, and print its seconds and memory.
+
+    Libraries are loaded by a step of a small experiment. Freed memory is kept as in a training.
+    """
     import torch
 
     from regard.commands.train import read_experiment
+    from regard.config import override
     from regard.plan import random_batch
     from regard.plan.speed import step_seconds
+    from regard.train.guard import keep_freed_memory
 
-    experiment = read_experiment(arguments[0], arguments[1:])
-    record = predicted(arguments, "cpu")
-    torch.mm(torch.ones(256, 256), torch.ones(256, 256))  # the libraries of matrix products are loaded
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    experiment, cpu = read_experiment(arguments[0], arguments[1:]), torch.device("cpu")
+    small = override(experiment, SMALL)
+    step_seconds(small, random_batch(small), cpu)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = step_seconds(experiment, random_batch(experiment), torch.device("cpu"), time.process_time)
+    seconds = step_seconds(experiment, random_batch(experiment), cpu, time.process_time)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({**record, "seconds": seconds, "memory": peak * 1024}))
+    print(json.dumps({"seconds": seconds, "memory": peak * 1024}))
 
 
 def on_cpu(seed: int) -> Iterator[dict[str, Any]]:
@@ -165,7 +173,7 @@ def on_cpu(seed: int) -> Iterator[dict[str, Any]]:
         if done.returncode:
             yield {"arguments": arguments, "problem": "".join(done.stderr.strip().splitlines()[-1:])}
         else:
-            yield {"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])}
+            yield {"arguments": arguments, **predicted(arguments, "cpu"), **json.loads(done.stdout.splitlines()[-1])}
 
 
 def on_gpu(seed: int, device: str) -> Iterator[dict[str, Any]]:

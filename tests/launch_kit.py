@@ -35,7 +35,7 @@ save_every = 10
 device = "cpu"
 """
 TRAIN = ("-m", "regard", "train", "two.toml")
-CLOCKS = {"seconds", "tokens_per_second", "memory"}
+CLOCKS = {"seconds", "tokens_per_second", "memory", "slowest_rank", "step_seconds_slowest", "step_seconds_others"}
 
 
 def undisturbed(folder: Path) -> Path:

@@ -15,10 +15,10 @@ from regard.doctor.checks.slow_rank import SlowRank
 from regard.doctor.checks.starvation import Starvation
 from regard.doctor.context import Resources, TrainingRun
 from regard.models import GPTConfig
+from regard.parallel.waiting import slowest
 from regard.parallel.world import World
 from regard.train import Experiment, TrainConfig, TrainingStep
 from regard.train.engine import Engine
-from regard.train.loop import slowest
 
 
 def resources(step: float = 0.0, making: float = 0.0, used: int = 0, limit: int | None = None) -> Resources:

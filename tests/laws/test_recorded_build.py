@@ -12,7 +12,7 @@ from model_kit import MODELS
 from model_ranks import run_ranks
 from torch import Tensor
 
-from regard.parallel.replay import Replay
+from regard.parallel.replay import OperationReplay
 from regard.parallel.sharded_build import fill, named_tensors, recorded
 
 
@@ -45,7 +45,7 @@ def test_one_tensor_is_held_at_a_time() -> None:
         assert initial.recorder is not None
         recorder, largest = initial.recorder, max(x.nbytes for x in named_tensors(model).values())
         with LiveStorages() as live:
-            Replay(recorder.operations, recorder.sizes, initial.places).run(lambda name, whole: None)
+            OperationReplay(recorder.operations, recorder.sizes, initial.places).run(lambda name, whole: None)
         assert 0 < live.peak <= 1.1 * largest, name
 
 

@@ -5,6 +5,7 @@ A new layout is one more line in ``CASES``.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.parallel import fsdp
 from regard.parallel.layout import Layout
 from regard.parallel.pieces import pieces, whole_shape
@@ -42,10 +44,13 @@ LANES, STEPS = 4, 20
 #: The steps after which the run that changes its layout ends on 2 and on 4 ranks; one process does the rest.
 CHANGES = {2: 5, 4: 10}
 GPT = GPTConfig(context=8, layers=2, heads=2, width=16, dropout=0.1, zero_init=False)
+EXPERTS = replace(GPT, feedforward=MoEConfig(ratio=0.5, experts=4, shared=1), bias=True)
 MODELS: dict[str, ModelConfig] = {
     "gpt": GPT,
     "tied": replace(GPT, tied=True),
     "still": replace(GPT, dropout=0.0),
+    "experts": EXPERTS,
+    "capacity": replace(EXPERTS, feedforward=replace(EXPERTS.feedforward, capacity=0.8)),
     "whole heads": replace(GPT, attention_dropout=0.0, bias=True),
 }
 
@@ -68,8 +73,14 @@ CASES = (
     Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}),
     Case("fsdp no room", 2, Layout(), room=False),
     Case("replicate", 2, Layout(replicate=2)),
+    Case("experts", 2, Layout(expert=2), "experts"),
+    Case("experts accumulate recomputed", 2, Layout(expert=2), "capacity", {"accumulate": 2, "checkpointing": True}),
+    Case("experts muon", 2, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
+    Case("experts and shards", 4, Layout(expert=2), "experts"),
+    Case("experts and replicas", 4, Layout(replicate=2, expert=4), "capacity"),
+    Case("experts and shards muon", 4, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
     Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
     Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
     Case("fsdp x tensor muon", 4, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
@@ -147,7 +158,9 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
         engine = build(still, folder, world)
         found["gradients"] = own_pieces(engine, gradients(engine))
     for again in (False, True):
-        engine = build(case, folder, world)
+        with redirect_stderr(io.StringIO()) as said:
+            engine = build(case, folder, world)
+        found["said"] = said.getvalue()
         start = own_pieces(engine, weights(engine.model))
         losses = trained(engine)
         found["again" if again else "once"] = (start, losses, own_pieces(engine, weights(engine.model)))

@@ -109,6 +109,8 @@ def test_an_update_has_one_host_reduction_and_one_reduction_of_each_shard(size: 
     ranked(size)
     groups = MODELS["gpt"].layers + 1
     for case in (case for case in CASES if case.ranks == size and case.layout == Layout()):
+        said = [each["said"] for each in of_all(folder, case)]
+        assert [text.count("whole gradients") for text in said] == [0 if case.room else 1] + [0] * (size - 1)
         counts = of_all(folder, case)[0]["collectives"]
         assert counts["allreduce_"] == 1, case.name
         assert counts["_reduce_scatter_base_"] == groups * (1 if case.room else LANES // size), case.name

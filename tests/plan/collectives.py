@@ -13,8 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from regard.attention.mechanisms.masked import WindowConfig
 from regard.data import TextConfig
 from regard.models import GPTConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.parallel.layout import Layout
 from regard.parallel.world import World
 from regard.plan.speed import RepeatedBatch, random_batch
@@ -31,7 +33,7 @@ class Collectives(TorchDispatchMode):
     def __init__(self, world: World):
         super().__init__()
         self.bytes: dict[str, float] = defaultdict(float)
-        dimensions = ("replicate", "context", "tensor")
+        dimensions = ("replicate", "context", "tensor", "expert")
         groups = {name: world.group(name) for name in dimensions}
         self.dimensions = {group.group_name: name for name, group in groups.items() if group is not None}
 
@@ -58,13 +60,16 @@ class Collectives(TorchDispatchMode):
         elif operation in ("allreduce", "all_reduce", "all_reduce_"):
             over = self.dimensions.get(group.group_name, "world")
             kind = {"replicate": "replicas", "world": "host"}.get(over, over)
-            kind = "host" if given[0].numel() < 8 else kind
+            kind = "host" if given[0].dtype == torch.float64 or given[0].numel() == 1 else kind  # or a norm
             self.bytes[kind] += 2 * sum(sizes) * (ranks - 1) / ranks
-        elif operation == "recv":
-            self.bytes["ring"] += sum(sizes)
+        elif operation in ("send", "recv"):
+            self.bytes["ring sent" if operation == "send" else "ring"] += sum(sizes)
+        elif operation == "allgather":
+            self.bytes["ring"] += sizes[-1] * (ranks - 1)
+            self.bytes["ring sent"] += sizes[-1] * (ranks - 1)
         elif operation == "alltoall_base":
-            self.bytes["experts"] += sizes[0]
-        elif operation != "send":
+            self.bytes["experts"] += sizes[1] * (ranks - 1) / ranks
+        else:
             raise AssertionError(f"{operation} is not counted")
 
 
@@ -80,19 +85,28 @@ def _group(args: Any) -> ProcessGroup:
     raise AssertionError("no group")
 
 
-MODEL = GPTConfig(vocabulary=65, context=32, layers=2, heads=4, kv_heads=2, width=32)
+MODEL = GPTConfig(vocabulary=65, context=256, layers=2, heads=4, kv_heads=2, width=32)
+EXPERTS = replace(MODEL, feedforward=MoEConfig(experts=4, active=2))
+NEAR = replace(MODEL, attention=WindowConfig(size=64))
 TRAIN = TrainConfig(precision="float32", compile=False, accumulate=2, steps=5)
-MUON = replace(TRAIN, optimizer=MuonConfig())
+MUON, AGAIN = replace(TRAIN, optimizer=MuonConfig()), replace(TRAIN, checkpointing=True)
 RANKS = 4
 #: Layouts of four ranks, and what they train. 65 rows of the embedding are no multiple of the ranks.
 CASES: dict[str, tuple[Layout, Experiment]] = {
     "fsdp": (Layout(shard=4), Experiment(MODEL, TextConfig(batch=4), train=TRAIN)),
-    "fsdp recomputed": (
-        Layout(shard=4),
-        Experiment(MODEL, TextConfig(batch=4), train=replace(TRAIN, checkpointing=True)),
-    ),
+    "fsdp recomputed": (Layout(shard=4), Experiment(MODEL, TextConfig(batch=4), train=AGAIN)),
     "fsdp muon": (Layout(shard=4), Experiment(MODEL, TextConfig(batch=4), train=MUON)),
     "hsdp": (Layout(replicate=2, shard=2), Experiment(MODEL, TextConfig(batch=4), train=TRAIN)),
+    "tensor": (Layout(shard=1, tensor=4), Experiment(replace(MODEL, kv_heads=4), TextConfig(batch=4), train=TRAIN)),
+    "tensor recomputed": (Layout(shard=2, tensor=2), Experiment(MODEL, TextConfig(batch=4), train=AGAIN)),
+}
+#: What ranks send in these follows from what others have sent: no group that is made up can run them.
+REAL: dict[str, tuple[Layout, Experiment]] = {
+    "context": (Layout(shard=1, context=4), Experiment(MODEL, TextConfig(batch=4), train=TRAIN)),
+    "context window": (Layout(shard=2, context=2), Experiment(NEAR, TextConfig(batch=4), train=TRAIN)),
+    "context recomputed": (Layout(shard=1, context=4), Experiment(MODEL, TextConfig(batch=4), train=AGAIN)),
+    "experts": (Layout(shard=4, expert=2), Experiment(EXPERTS, TextConfig(batch=4), train=TRAIN)),
+    "context x tensor": (Layout(shard=1, context=2, tensor=2), Experiment(MODEL, TextConfig(batch=4), train=TRAIN)),
 }
 
 

@@ -16,14 +16,15 @@ from regard.cli import main
 from regard.config import load
 from regard.errors import UserError
 from regard.generate.load import load_model
-from regard.nn.lora import LowRankAdapter
+from regard.nn.lora import LowRankAdapter, merged
 from regard.nn.quantized import QuantizedLinear
 from regard.parallel.world import World
 from regard.runs import Run
 from regard.train import Experiment, train
-from regard.train.adapt import FrozenConfig, LoRAConfig, QLoRAConfig
+from regard.train.adapt import FrozenConfig, FullConfig, LoRAConfig, QLoRAConfig
 from regard.train.checkpoint import restore
 from regard.train.engine import Engine
+from regard.train.pretrained import pretrained
 
 KINDS = {
     "lora": LoRAConfig(rank=2, dropout=0.1),
@@ -78,6 +79,18 @@ def test_a_loaded_model_is_plain_and_computes_the_same(text, tmp_path, config) -
     tokens = torch.arange(8)[None]
     with torch.no_grad():
         torch.testing.assert_close(loaded(tokens), engine.model(tokens), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [FullConfig(), LoRAConfig(rank=2), QLoRAConfig(rank=2)], ids=lambda one: one.kind)
+def test_another_run_starts_from_the_merged_weights_read_one_by_one(text, tmp_path, config) -> None:
+    run = run_whole(tmp_path, experiment(text, adapt=config))
+    given, whole = pretrained(str(run.path)).weights, merged(newest(run).model())
+    assert list(given) == list(whole)
+    assert all(torch.equal(given[name], x) for name, x in whole.items())
+    assert len(given) == len(whole)
+    assert "lora_a" not in given
+    with pytest.raises(KeyError):
+        given["lora_a"]
 
 
 def test_a_missing_base_is_named(text, tmp_path) -> None:

@@ -10,9 +10,11 @@ from train_kit import experiment, start
 from regard.errors import UserError
 from regard.parallel.layout import Layout
 from regard.parallel.world import World
+from regard.tasks import ContrastiveConfig
 from regard.train import TrainConfig
 from regard.train.engine import Engine
-from regard.train.loop import prepare, with_lanes
+from regard.train.lanes import with_lanes
+from regard.train.loop import prepare
 
 
 def engine(text: Path, world: World, lanes: int | None) -> Engine:
@@ -76,3 +78,11 @@ def test_a_run_writes_its_number_of_lanes_down(text, tmp_path):
     assert run.config["train"]["lanes"] == 3
     with pytest.raises(ValueError, match="lanes must be at least 1"):
         TrainConfig(lanes=0).check()
+
+
+def test_a_loss_over_all_ranks_has_one_lane_in_each(text):
+    wanted = replace(experiment(text, lanes=2), task=ContrastiveConfig())
+    assert with_lanes(wanted, World(1, 2, layout=Layout().of(2)), resumed=True).train.lanes == 2
+    for world in (World(), World(1, 4, layout=Layout(tensor=2).of(4))):
+        with pytest.raises(UserError, match="each of them has one lane: use 2 processes that share the batch"):
+            with_lanes(wanted, world, resumed=True)

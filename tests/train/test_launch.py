@@ -238,7 +238,6 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
 
 def test_one_process_imports_no_launcher(folder):
     names = (
-        "torch.distributed.fsdp",
         "torch.distributed.launcher",
         "torch.distributed.run",
         "torch.distributed.elastic.agent",

@@ -10,6 +10,9 @@ class LazyTensors(Mapping[str, Tensor]):
 
     _places: Mapping[str, object]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 

@@ -25,11 +25,11 @@ from regard.parallel.world import World
 
 def apply(model: Model, world: World) -> None:
     """Let every attention of the model read the tokens of all ranks of the context group, in place."""
-    group = world.group("context")
-    if group is None:
+    if world.layout.context == 1:
         return
     refuse(list(obstacles(model)))
-    connect(model, GroupTransport(group))
+    if group := world.group("context"):  # none for a plan, which needs shapes only
+        connect(model, GroupTransport(group))
 
 
 def connect(model: Model, transport: Transport) -> None:

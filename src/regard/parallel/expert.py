@@ -5,7 +5,7 @@ ranks of a group. An expert so gets the tokens, and the gradient, of its whole g
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -28,8 +28,7 @@ def apply(model: Model, world: World) -> None:
     ranks = world.layout.expert
     if ranks == 1:
         return
-    group = world.group("expert")
-    assert group is not None
+    group = cast(ProcessGroup, world.group("expert"))  # none for a plan, which needs shapes only
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)

@@ -35,7 +35,7 @@ class Unrecordable(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class StorageView:
     """Where a tensor lies: its storage, by number, and its layout there."""
 
     storage: int
@@ -66,16 +66,16 @@ class GeneratorState:
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
-    """One recorded operation. Tensors among its arguments are a `Place`."""
+class RecordedOperation:
+    """One recorded operation. Tensors among its arguments are a `StorageView`."""
 
     run: Callable[..., Any]
     args: tuple
     kwargs: dict[str, Any]
-    made: list[Place]  # the tensors of its result
+    made: list[StorageView]  # the tensors of its result
     new: frozenset[int]  # storages that it makes
-    reads: list[Place]
-    changed: list[Place]  # what it changes in place
+    reads: list[StorageView]
+    changed: list[StorageView]  # what it changes in place
     fills: bool = False  # it does not read what it changes
     random: bool = False  # with numbers of the default generator
     seed: Tensor | None = None  # the default generator's state is set to this before
@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: list[Operation] = []
+        self.operations: list[RecordedOperation] = []
         self.sizes: list[int] = []  # bytes of each storage
         self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}  # kept, so that no address is used twice
         self._results: list[weakref.ref[Tensor]] = []
@@ -145,7 +145,7 @@ class Recorder(TorchDispatchMode):
             kwargs["generator"] = self._advanced(generator, func, args, kwargs)
             random = False
         self.operations.append(
-            Operation(
+            RecordedOperation(
                 func,
                 *tree_map_only(Tensor, self.place, (args, _on_cpu(kwargs))),
                 made=[self.place(x) for x in results],
@@ -165,17 +165,17 @@ class Recorder(TorchDispatchMode):
             out = torch.empty_like(read(), device=META)
         new = frozenset([self._number(out)])
         self._results.append(weakref.ref(out))
-        self.operations.append(Operation(read, (), {}, [self.place(out)], new, [], []))
+        self.operations.append(RecordedOperation(read, (), {}, [self.place(out)], new, [], []))
         return out
 
-    def place(self, x: Tensor) -> Place:
+    def place(self, x: Tensor) -> StorageView:
         """Where a tensor of the meta device lies."""
         found = self._storages.get(x.untyped_storage()._cdata)
         if found is None:
             raise Unrecordable(f"a tensor of the shape {tuple(x.shape)} is not the result of an operation")
         if x.is_conj() or x.is_neg():
             raise Unrecordable(f"a tensor of the shape {tuple(x.shape)} is a conjugate view")
-        return Place(found[0], x.dtype, tuple(x.shape), x.stride(), int(x.storage_offset()))
+        return StorageView(found[0], x.dtype, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
     def others(self, known: Collection[int]) -> list[Tensor]:
         """The results of operations that still exist, besides those in ``known``, by their ids. Call this once."""

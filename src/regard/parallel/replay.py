@@ -14,18 +14,20 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from regard.parallel.recording import GeneratorState, Operation, Place, tensors_in
+from regard.parallel.recording import GeneratorState, RecordedOperation, StorageView, tensors_in
 
 Interval = tuple[int, int]
 
 
-class Replay:
+class OperationReplay:
     """One run of the operations that decide the tensors that are wanted."""
 
-    def __init__(self, operations: Sequence[Operation], sizes: Sequence[int], wanted: Mapping[str, Place]):
+    def __init__(
+        self, operations: Sequence[RecordedOperation], sizes: Sequence[int], wanted: Mapping[str, StorageView]
+    ):
         self._operations, self._wanted = operations, wanted
         self._live = live_operations(operations, wanted.values())
-        self._memory, self._done = Memory(sizes), set[int]()
+        self._memory, self._done = ReplayMemory(sizes), set[int]()
         self._before: dict[int, set[int]] = {}  # by operation: those that have to run before it
         self._last: dict[int, int] = {}  # by storage: the last operation that changes it
         self._order()
@@ -47,7 +49,7 @@ class Replay:
                 if number in self._live:
                     self._execute(number)
                 else:
-                    Memory(self._memory.sizes).run(operation)
+                    ReplayMemory(self._memory.sizes).run(operation)
                 self._finish(due[number], put)
 
     def _order(self) -> None:
@@ -112,23 +114,23 @@ class Replay:
                 self._memory.storages.pop(storage, None)
 
 
-class Memory:
+class ReplayMemory:
     """Storages of the CPU, by number."""
 
     def __init__(self, sizes: Sequence[int]):
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.sizes = sizes
 
-    def tensor(self, place: Place) -> Tensor:
+    def tensor(self, place: StorageView) -> Tensor:
         """The tensor at a place, without values if none were put there."""
         if place.storage not in self.storages:
             self.storages[place.storage] = torch.UntypedStorage(self.sizes[place.storage])
         storage = self.storages[place.storage]
         return torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.shape, place.stride)
 
-    def run(self, operation: Operation) -> None:
+    def run(self, operation: RecordedOperation) -> None:
         """Run an operation on these storages."""
-        given = tree_map_only(Place, self.tensor, (operation.args, operation.kwargs))
+        given = tree_map_only(StorageView, self.tensor, (operation.args, operation.kwargs))
         args, kwargs = tree_map_only(GeneratorState, _generator, given)
         for place, made in zip(operation.made, tensors_in(operation.run(*args, **kwargs)), strict=True):
             if place.storage not in operation.new:
@@ -141,11 +143,11 @@ class Memory:
                 self.tensor(place).copy_(made)
 
 
-def live_operations(operations: Sequence[Operation], wanted: Iterable[Place]) -> set[int]:
+def live_operations(operations: Sequence[RecordedOperation], wanted: Iterable[StorageView]) -> set[int]:
     """The operations that decide the values of these tensors."""
     found, open_ = set[int](), defaultdict[int, list[Interval]](list)  # bytes that are still to be decided
 
-    def want(place: Place) -> None:
+    def want(place: StorageView) -> None:
         open_[place.storage] = [*_without(open_[place.storage], place.extent), place.extent]
 
     for place in wanted:

@@ -16,26 +16,26 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models import Model
-from regard.parallel.pieces import Cut, pieces, whole_shape
-from regard.parallel.recording import CPU, Place, Recorder, Unrecordable
-from regard.parallel.replay import Replay
-from regard.parallel.tensors import local
+from regard.parallel.pieces import fill as fill_pieces
+from regard.parallel.pieces import whole_shape
+from regard.parallel.recording import CPU, Recorder, StorageView, Unrecordable
+from regard.parallel.replay import OperationReplay
 
 Given = Mapping[str, Tensor]
 
 
-class Initial(NamedTuple):
+class InitialValues(NamedTuple):
     """How the tensors of a model on the meta device get their values."""
 
     recorder: Recorder | None  # None: the model has them already
-    places: dict[str, Place]  # of parameters and buffers, by name
-    others: list[tuple[Tensor, Place]]  # tensors that are neither, such as those of a mask
+    places: dict[str, StorageView]  # of parameters and buffers, by name
+    others: list[tuple[Tensor, StorageView]]  # tensors that are neither, such as those of a mask
     reason: str = ""  # why the constructor could not be recorded
 
 
 def recorded(
     build: Callable[[Given | None], Model], given: Given | None = None, *, say: bool = False
-) -> tuple[Model, Initial]:
+) -> tuple[Model, InitialValues]:
     """The model that ``build(given)`` makes, on the meta device; ``fill`` gives its values.
 
     ``given`` are tensors to start from, each of which is read when it is used. What depends on the values of tensors,
@@ -56,10 +56,10 @@ def recorded(
             f"regard: each rank builds the whole model before it keeps its shards, as it cannot be recorded ({reason})"
         )
         print(text, file=sys.stderr, flush=True)
-    return build(given), Initial(None, {}, [], reason)
+    return build(given), InitialValues(None, {}, [], reason)
 
 
-def _initial(model: Model, recorder: Recorder) -> Initial:
+def _initial(model: Model, recorder: Recorder) -> InitialValues:
     tensors = named_tensors(model)
     known = {id(x) for x in tensors.values()}
     if real := [name for name, x in model.named_parameters() if not x.is_meta]:
@@ -69,11 +69,10 @@ def _initial(model: Model, recorder: Recorder) -> Initial:
     storages = {place.storage for place in places.values()}
     if any(place.storage in storages for _, place in others):
         raise Unrecordable("it keeps a view of a parameter or buffer")
-    return Initial(recorder, places, others)
+    return InitialValues(recorder, places, others)
 
 
-@torch.no_grad()
-def fill(model: Model, initial: Initial, device: torch.device) -> None:
+def fill(model: Model, initial: InitialValues, device: torch.device) -> None:
     """Move the model from the meta device to ``device``, with its initial values; each rank gets its shards."""
     if initial.recorder is None:
         model.to(device)
@@ -89,8 +88,8 @@ def fill(model: Model, initial: Initial, device: torch.device) -> None:
     for number, (x, place) in enumerate(initial.others):
         torch.utils.swap_tensors(x, torch.empty_like(x, device=CPU))
         into[f"other {number}"], wanted[f"other {number}"] = x, place
-    Replay(initial.recorder.operations, initial.recorder.sizes, wanted).run(
-        lambda name, whole: put(into[name], whole, model.cuts.get(name))
+    OperationReplay(initial.recorder.operations, initial.recorder.sizes, wanted).run(
+        lambda name, whole: fill_pieces(into[name], whole, model.cuts.get(name))
     )
 
 
@@ -136,10 +135,3 @@ class _Later(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._given)
-
-
-def put(x: Tensor, whole: Tensor, cut: Cut | None = None) -> None:
-    """Copy this rank's pieces of a whole tensor into ``x``, which may be sharded."""
-    mine = local(x)
-    for piece in pieces(x, cut):
-        mine[piece.in_local()].copy_(whole[piece.in_whole()])

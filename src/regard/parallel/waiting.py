@@ -8,8 +8,9 @@ and for another copy of the weights (HSDP): the ranks that wait so look as slow 
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,3 +68,20 @@ class Waiting:
         waited = self._seconds + sum(first.elapsed_time(last) for first, last in self._events) / 1e3
         self._seconds, self._events = 0.0, []
         return waited
+
+
+def slowest(steps: Sequence[tuple[float, ...]]) -> dict[str, object]:
+    """The rank that works longest, as mean over some steps, and the median of the others; nothing for one process.
+
+    >>> slowest([(1.0, 3.0, 2.0), (1.0, 5.0, 2.0)])
+    {'slowest_rank': 1, 'step_seconds_slowest': 4.0, 'step_seconds_others': 1.5}
+    """
+    means = [statistics.fmean(each) for each in zip(*steps, strict=True)]
+    if not means:
+        return {}
+    rank = means.index(max(means))
+    return {
+        "slowest_rank": rank,
+        "step_seconds_slowest": round(means.pop(rank), 6),
+        "step_seconds_others": round(statistics.median(means), 6),
+    }

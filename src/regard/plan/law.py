@@ -27,8 +27,9 @@ KERNEL = 2e-6  # seconds of an empty kernel on a GPU
 HOST = 2e-5  # seconds of the host for an operation, usually; machines differ by several times
 #: Elementwise operations and reductions reach less than a copy, as tensors are strided and small.
 BANDWIDTH = 0.7
-#: How far, in logarithms, constants of the device and the host may be from those, and predictions from measured times.
-DEVICE_SPREAD, HOST_SPREAD, ERROR = 0.25, 1.0, 0.15
+#: How far, in logarithms, constants may be from those (the work of others disturbs what is measured of a CPU), and
+#: predictions from measured times.
+GPU_SPREAD, SPREAD, ERROR = 0.25, 1.0, 0.15
 
 
 class Peaks(NamedTuple):
@@ -106,10 +107,11 @@ class SpeedLaw(NamedTuple):
         """
         measured = [one._replace(step=one.step.in_tensors()) for one in measured]
         start = [1 / peaks.half, 1 / peaks.single, 1 / (BANDWIDTH * peaks.bytes), HOST]
-        spreads = (*[DEVICE_SPREAD] * 3, HOST_SPREAD)
+        spreads = (*[GPU_SPREAD if queued else SPREAD] * 3, SPREAD)
 
         def law(place: Sequence[float]) -> SpeedLaw:
-            return cls(*(x * math.exp(away) for x, away in zip(start, place, strict=True)), queued)
+            half, single, size, operation = (x * math.exp(away) for x, away in zip(start, place, strict=True))
+            return cls(half, single, size, operation, queued)
 
         def cost(place: Sequence[float]) -> float:
             found = law(place)

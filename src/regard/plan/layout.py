@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -11,10 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.attention import Mask
+from regard.models import Model
 from regard.models.shapes import SkipInit, build_on_meta
+from regard.nn.attention import SelfAttention
+from regard.nn.experts.moe import MixtureOfExperts
 from regard.parallel.apply import cut
+from regard.parallel.expert import expert_parameters
 from regard.parallel.fsdp import GRADIENT_SHARE
 from regard.parallel.layout import Layout
+from regard.parallel.tensor_layers import ColumnParallelLinear, RowParallelLinear
 from regard.parallel.world import World
 from regard.plan.trace import StepTrace
 from regard.train import Experiment, MuonConfig
@@ -26,13 +33,38 @@ class Weight(NamedTuple):
     """A parameter as one rank has it before FSDP shards it."""
 
     shape: tuple[int, ...]
-    size: int  # bytes of an element
-    trains: bool
-    muon: bool  # the optimizer needs its whole gradient
+    size: int = 4  # bytes of an element
+    trains: bool = True
+    muon: bool = False  # the optimizer needs its whole gradient
 
-    def padded(self, ranks: int) -> int:
-        """Bytes of the whole parameter when it is shared by so many ranks, of which FSDP gives each as many rows."""
-        return -(-self.shape[0] // ranks) * ranks * prod(self.shape[1:]) * self.size
+
+class Unit(NamedTuple):
+    """Parameters that FSDP gathers, and whose gradients it reduces, at once."""
+
+    weights: tuple[Weight, ...]
+    ranks: int  # that share them
+    replicas: int = 1  # of each shard
+    block: bool = True  # or a part of one; False: what belongs to no block
+
+    def bytes(self, of: Callable[[Weight], bool] = lambda weight: True) -> int:
+        """Of some weights on all ranks that share them, of which each gets as many rows: the rest is padding."""
+        sizes = (((one.shape or (1,)), one.size) for one in self.weights if of(one))
+        return sum(-(-shape[0] // self.ranks) * self.ranks * prod(shape[1:]) * size for shape, size in sizes)
+
+    @property
+    def trained(self) -> int:
+        """Bytes of its gradients."""
+        return self.bytes(lambda weight: weight.trains)
+
+
+class Messages(NamedTuple):
+    """What layers send besides weights and gradients, in numbers for each token of a rank."""
+
+    forward: int = 0  # sums of tensor parallelism
+    backward: int = 0
+    again: int = 0  # in a recomputation, which ends before the last sum of a block: nothing needs it
+    experts: int = 0  # copies of tokens that go to experts
+    keys: tuple[tuple[Mask, int], ...] = ()  # numbers of keys and values by mask
 
 
 @dataclass(frozen=True)
@@ -41,48 +73,36 @@ class RankModel:
 
     experiment: Experiment
     layout: Layout
-    units: tuple[tuple[Weight, ...], ...]  # of FSDP: what belongs to no block, and each block
-    reductions: int  # of gradients in a step
-
-    @property
-    def sharding(self) -> int:
-        """Ranks that share weights by FSDP: those of the dimensions shard and context."""
-        return (self.layout.shard or 1) * self.layout.context
+    units: tuple[Unit, ...]  # the first is the root
+    blocks: int
+    messages: Messages
+    buffers: int = 0  # bytes that every rank holds
+    reductions: int = 1  # of gradients in a step
 
     @property
     def micro_batches(self) -> int:
         """Forward and backward passes of a rank in a step: each lane has its own."""
-        return micro_batches(self.experiment, self.layout)
+        world = World(size=prod(self.layout.sizes), layout=self.layout)
+        return self.experiment.train.accumulate * len(world.lanes(self.experiment.train.lanes))
 
     @property
     def element(self) -> int:
         """Bytes of a number in matrix products."""
         return 2 if self.experiment.train.precision in HALF else 4
 
-    @property
-    def whole_gradients(self) -> int:
-        """Bytes of gradients that are not sharded, from the first micro-batch to the last."""
-        return 0 if self.reductions > 1 or self.micro_batches == 1 else self.gradients()
+    def traveling(self, unit: Unit) -> int:
+        """Bytes of the whole weights of a unit in the format in which they travel: in blocks that of products."""
+        return unit.bytes() // (2 if unit.block and self.experiment.train.precision == "bfloat16" else 1)
 
     @property
-    def weights(self) -> list[Weight]:
-        """Of all units."""
-        return [weight for unit in self.units for weight in unit]
+    def held(self) -> float:
+        """Bytes of the shards of this rank."""
+        return sum(unit.bytes() / unit.ranks for unit in self.units)
 
-    def gathered(self) -> list[int]:
-        """Bytes of the whole weights of each unit, in the format in which they travel: that of products in blocks."""
-        root, *blocks = (sum(weight.padded(self.sharding) for weight in unit) for unit in self.units)
-        return [root, *(block // 2 if self.experiment.train.precision == "bfloat16" else block for block in blocks)]
-
+    @property
     def gradients(self) -> int:
-        """Bytes of the gradients of all units, in the format in which they are summed."""
-        return sum(weight.padded(self.sharding) for weight in self.weights if weight.trains)
-
-
-def micro_batches(experiment: Experiment, layout: Layout) -> int:
-    """Forward and backward passes of a rank in a step; lanes that the ranks cannot share equally are refused."""
-    lanes = World(size=prod(layout.sizes), layout=layout).lanes(experiment.train.lanes)
-    return experiment.train.accumulate * len(lanes)
+        """Bytes of all gradients before they are sharded."""
+        return sum(unit.trained for unit in self.units)
 
 
 def rank_model(experiment: Experiment, layout: Layout, limit: float | None = None) -> RankModel:
@@ -94,24 +114,52 @@ def rank_model(experiment: Experiment, layout: Layout, limit: float | None = Non
     with torch.device("meta"), SkipInit():
         experiment.train.adapt.apply(model)
         cut(model, World(size=prod(layout.sizes), layout=layout))
+    units = tuple(_units(model, experiment, layout))
+    buffers = sum(x.numel() * x.element_size() for x in model.buffers())
+    made = RankModel(experiment, layout, units, len(model.blocks), _messages(model, layout), buffers)
+    free = math.inf if limit is None else limit - made.held
+    once = made.gradients <= GRADIENT_SHARE * free
+    return made if once else replace(made, reductions=made.micro_batches)
+
+
+def _units(model: Model, experiment: Experiment, layout: Layout) -> Iterator[Unit]:
+    """The units of ``parallel.fsdp.shard``."""
+    ranks = (layout.shard or 1) * layout.context
+    experts = list(expert_parameters(model).values())
     blocks = [list(block.parameters()) for block in model.blocks]
     uses = Counter(one for block in blocks for one in block)
-    own = [[one for one in block if uses[one] == 1] for block in blocks]  # others belong to the root
-    inside = {one for block in own for one in block}
-    root = [one for one in model.parameters() if one not in inside]
+    apart = {one for own in experts for one in own} | {one for one, count in uses.items() if count > 1}
+    blocks = [[one for one in block if one not in apart] for block in blocks]
+    inside = {one for part in (*blocks, *experts) for one in part}
     muon = set(model.hidden_matrices() if isinstance(experiment.train.optimizer, MuonConfig) else ())
 
-    def weight(one: Tensor) -> Weight:
-        return Weight(tuple(one.shape), one.element_size(), one.requires_grad, one.requires_grad and one in muon)
+    def weights(part: Iterable[Tensor]) -> tuple[Weight, ...]:
+        trained = ((one, one.requires_grad) for one in part)
+        return tuple(Weight(tuple(x.shape), x.element_size(), trains, trains and x in muon) for x, trains in trained)
 
-    units = tuple(tuple(map(weight, unit)) for unit in (root, *own))
-    made = RankModel(experiment, layout, units, 1)
-    free = (
-        math.inf
-        if limit is None
-        else limit - sum(weight.padded(made.sharding) for weight in made.weights) / made.sharding
+    yield Unit(weights(one for one in model.parameters() if one not in inside), ranks, layout.replicate, block=False)
+    yield from (Unit(weights(block), ranks, layout.replicate) for block in blocks)
+    yield from (Unit(weights(own), ranks * layout.replicate // layout.expert) for own in experts)
+
+
+def _messages(model: Model, layout: Layout) -> Messages:
+    modules = list(model.modules())
+    mixtures = [module for module in modules if isinstance(module, MixtureOfExperts)] if layout.expert > 1 else []
+    keys: Counter[Mask] = Counter()
+    if layout.context > 1:
+        attentions = [module for module in modules if isinstance(module, SelfAttention)]
+        for mask, layer in zip(model.layer_masks, attentions, strict=True):
+            keys[mask] += 2 * layer.kv_heads * layer.head_width
+    sums = [
+        [one.out_features for one in block.modules() if isinstance(one, RowParallelLinear)] for block in model.blocks
+    ]
+    return Messages(
+        forward=sum(map(sum, sums)),
+        backward=sum(layer.in_features for layer in modules if isinstance(layer, ColumnParallelLinear)),
+        again=sum(sum(block[:-1]) for block in sums),
+        experts=sum(mixture.config.active * mixture.width for mixture in mixtures),
+        keys=tuple(keys.items()),
     )
-    return made if made.gradients() <= GRADIENT_SHARE * free else replace(made, reductions=made.micro_batches)
 
 
 @dataclass(frozen=True)
@@ -124,10 +172,11 @@ class Memory:
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
     workspace: float = 0.0  # of matrix products
+    fragments: float = 0.0  # freed blocks that later tensors do not fit into, on a CPU
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.workspace
+        return sum(vars(self).values())
 
 
 def memory(model: RankModel, found: StepTrace) -> Memory:
@@ -142,21 +191,21 @@ def memory(model: RankModel, found: StepTrace) -> Memory:
         activations = max(activations, found.extra - found.copies)  # an update comes when these are gone
         stored = (found.weights, found.gradients, found.optimizer, activations)
         return Memory(*stored, float(found.copies), found.workspace)
-    whole = sum(weight.padded(1) for weight in model.weights)
-    held = sum(weight.padded(model.sharding) for weight in model.weights) / model.sharding
-    share = model.gradients() / model.sharding / max(1, sum(one.padded(1) for one in model.weights if one.trains))
-    root, *blocks = model.gathered()
-    largest = max(blocks, default=0)
+    gradients = sum(unit.trained / unit.ranks for unit in model.units)
+    share = gradients / max(1, found.gradients)
+    root, *others = model.units
+    largest = max((model.traveling(unit) for unit in others), default=0)
     # Gradients are summed in float32: whole ones of all micro-batches, or those of the root and of one block.
-    unsharded = model.whole_gradients or root + largest * 4 / model.element
+    once = model.reductions == 1 and model.micro_batches > 1
+    unsharded = model.gradients if once else root.trained + max((unit.trained for unit in others), default=0)
+    copies = model.traveling(root) + 2.0 * largest + unsharded
     # Muon gathers its matrices whole; other updates work on shards.
-    update = found.extra * (1.0 if any(weight.muon for weight in model.weights) else share)
-    copies = root + 2 * largest + unsharded
+    muon = any(weight.muon for unit in model.units for weight in unit.weights)
     return Memory(
-        weights=held + found.weights - whole,  # the rest are buffers
-        gradients=found.gradients * share,
+        weights=model.held + model.buffers,
+        gradients=gradients,
         optimizer=found.optimizer * share,
-        activations=max(found.activations / model.layout.context, update - copies),
+        activations=max(found.activations / model.layout.context, found.extra * (1.0 if muon else share) - copies),
         copies=copies,
         workspace=found.workspace,
     )

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from regard.models import Model
 from regard.plan.formulas import FORMULAS, LAUNCHES, WORKSPACES
+from regard.plan.heap import Event
 from regard.plan.operations import Operation, Origin, started_by
 
 #: PyTorch's CUDA allocator rounds each block up to so many bytes.
@@ -46,9 +47,13 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.flops, self.bytes, self.operations, self.half = 0.0, 0.0, 0, 0.0
         self.timeline: list[Operation] = []
-        self.live = self.peak = self.gradients = self.growing = self.copies = 0
+        self.events: list[Event] = []
+        self.kept: set[int] = set()  # blocks of gradients
+        self.live = self.peak = self.gradients = self.growing = 0
+        self.copied = self.own_peak = 0  # bytes of copies of weights in another format, and the peak without them
         self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
         self.sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
+        self.blocks: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
         for x in (*model.parameters(), *model.buffers()):
             self.follow(x)
             self.weights.add(x.untyped_storage())
@@ -67,10 +72,10 @@ class Meter(TorchDispatchMode):
         self._count(func, args, kwargs or {}, out, origin)
         if func._overloadpacket in WORKSPACES:
             self.follow(made[3], WORKSPACES[func._overloadpacket](*args))
+        copies = func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given)
         for x in new:
-            self.follow(x)
-            if func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given):
-                self.copies += self.sizes[x.untyped_storage()]
+            self.follow(x, copies=copies)
+            if copies:
                 self.weights.add(x.untyped_storage())
         return out
 
@@ -105,20 +110,32 @@ class Meter(TorchDispatchMode):
         """Count a gradient, and free it, so that it is not counted among activations."""
         assert parameter.grad is not None
         self.gradients += stored(parameter.grad)
+        self.kept.add(self.blocks[parameter.grad.untyped_storage()])
         self.growing = max(self.growing, self.live + self.gradients)
         parameter.grad = None
 
-    def follow(self, x: Tensor, least: int = 0) -> None:
+    @property
+    def copies(self) -> int:
+        """Bytes of copies of weights at the peak, as many as are not there at the peak of the rest."""
+        return self.peak - self.own_peak
+
+    def follow(self, x: Tensor, least: int = 0, *, copies: bool = False) -> None:
         """Count the storage of a tensor until it is freed."""
         storage = x.untyped_storage()
         if storage not in self.sizes:
             size = self.sizes[storage] = max(stored(x), least)
             self.live += size
+            self.copied += size if copies else 0
             self.peak, self.growing = max(self.peak, self.live), max(self.growing, self.live + self.gradients)
-            weakref.finalize(storage, self._freed, size)
+            self.own_peak = max(self.own_peak, self.live - self.copied)
+            block = self.blocks[storage] = len(self.events)
+            self.events.append(Event(block, size))
+            weakref.finalize(storage, self._freed, block, size, copies)
 
-    def _freed(self, size: int) -> None:
+    def _freed(self, block: int, size: int, copies: bool) -> None:
         self.live -= size
+        self.copied -= size if copies else 0
+        self.events.append(Event(block))
 
 
 def stored(x: Tensor) -> int:

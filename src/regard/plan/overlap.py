@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from regard.plan.communication import communication
@@ -28,23 +29,25 @@ def traffic(model: RankModel, found: StepTrace, hardware: Hardware | None) -> tu
 
     FSDP gathers the next block's weights, and scatters the last block's gradients, while a block is computed (Zhao et
     al. 2023, section 3.3): hidden is what takes no longer than that, except for the first block of a pass and the last
-    reduction, which nothing overlaps. Each product waits for the sums of tensor parallelism (Narayanan et al. 2021,
-    section 3.2), and experts for their tokens.
+    reduction, which nothing overlaps. Keys and values travel while scores are computed (Liu et al. 2023, section 3).
+    Each product waits for the sums of tensor parallelism (Narayanan et al. 2021, section 3.2), and experts for their
+    tokens.
     """
-    kinds = communication(model)
+    kinds = communication(model, found.stream)
     if hardware is None:
         return tuple(Traffic(kind, size) for kind, size in kinds.items())
-    count = max(1, len(model.units) - 1)
+    count = max(1, model.blocks)
     forward, backward = block_seconds(model, found, hardware)
     times = model.micro_batches * (count - 1)
     room = {"weights forward": times * forward}
     left = times * backward
-    alone = {"weights forward": 2, "weights backward": 1, "gradients": 2, "replicas": 2}
+    alone = {"weights forward": 2, "weights backward": 1, "gradients": 2, "replicas": 2}  # units that nothing hides
     made = []
     for kind, size in kinds.items():
         seconds = size / hardware.bandwidth(*group(kind, model))
         if kind not in alone:
-            made.append(Traffic(kind, size, seconds, seconds))
+            free = model.micro_batches * count * score_seconds(model, found, hardware) if kind == "ring" else 0.0
+            made.append(Traffic(kind, size, seconds, max(0.0, seconds - free)))
             continue
         single = seconds * min(1.0, alone[kind] / (count + 1))
         free = room.get(kind, left)
@@ -55,7 +58,7 @@ def traffic(model: RankModel, found: StepTrace, hardware: Hardware | None) -> tu
 
 def group(kind: str, model: RankModel) -> tuple[int, int]:
     """The ranks that communicate, and the distance between neighbors among them."""
-    layout, sharded = model.layout, model.sharding
+    layout, sharded = model.layout, model.units[0].ranks
     return {
         "replicas": (layout.replicate, sharded * layout.tensor),
         "tensor": (layout.tensor, 1),
@@ -64,18 +67,21 @@ def group(kind: str, model: RankModel) -> tuple[int, int]:
     }.get(kind, (sharded, layout.tensor))
 
 
-def rank_flops(model: RankModel, found: StepTrace) -> float:
-    """The FLOPs of a micro-batch on a rank: tensor parallelism divides those of the blocks only."""
-    blocks, every = _forward(found)
-    return found.micro_batch.flops / model.layout.context * (1 - blocks / every * (1 - 1 / model.layout.tensor))
-
-
 def block_seconds(model: RankModel, found: StepTrace, hardware: Hardware) -> tuple[float, float]:
     """The time of a block on a rank, forward and backward; the latter with what is computed again."""
     blocks, every = _forward(found)
-    count = max(1, len(model.units) - 1) * model.layout.context * model.layout.tensor
+    count = max(1, model.blocks) * model.layout.context * model.layout.tensor
     forward = blocks / count / (hardware.flops * UTILIZATION)
     return forward, forward * (found.micro_batch.flops / every - 1)
+
+
+def score_seconds(model: RankModel, found: StepTrace, hardware: Hardware) -> float:
+    """The time of a block's scores and values on a rank, forward and twice that backward: what is no matrix of it."""
+    blocks, _ = _forward(found)
+    rows, length, _ = found.stream
+    matrices = sum(prod(one.shape) for unit in model.units if unit.block for one in unit.weights if len(one.shape) > 1)
+    scores = blocks / model.layout.tensor - 2 * rows * length * matrices
+    return 3 * max(0.0, scores) / max(1, model.blocks) / model.layout.context / (hardware.flops * UTILIZATION)
 
 
 def _forward(found: StepTrace) -> tuple[float, float]:

@@ -16,11 +16,12 @@ from regard.parallel.layout import Layout
 from regard.parallel.world import ONE
 from regard.plan.checkpoints import Checkpoints, checkpoints
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.heap import Allocations
 from regard.plan.law import SpeedLaw
 from regard.plan.layout import Memory, memory, rank_model
 from regard.plan.meter import Work
 from regard.plan.operations import Timeline
-from regard.plan.overlap import Traffic, rank_flops, traffic
+from regard.plan.overlap import Traffic, traffic
 from regard.plan.speed import Batches, whole_step
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
@@ -131,66 +132,81 @@ def plan(
     ``law``: of this machine, for its step time. ``batch``: a micro-batch of its data, or what gives one for changed
     sizes; a text needs none. ``device``: of that kind the step is traced.
     """
-    made = _planned(experiment, traced(experiment, batch, device), layout.of(gpus), hardware, limit, law)
-    if made.fits or not fixes:
-        return made
+    full = layout.of(gpus)
+    on_cpu = hardware is None and gpus == 1 and device.type == "cpu"
 
-    def fits(other: Experiment, found: StepTrace, layout: Layout) -> bool:
-        return _planned(other, found, layout, hardware, limit, law).fits
-
-    def find(other: Experiment) -> StepTrace:
+    def find(other: Experiment) -> tuple[StepTrace, StepTrace]:
         if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
             raise UserError("the rows of the batch are given")
-        return traced(other, batch, device)
+        whole = traced(other, batch, device)
+        return whole, traced(other, batch, device, full.tensor) if full.tensor > 1 else whole
 
-    return replace(made, fix=_fix(made, find, fits, hardware is not None or device.type == "cuda"))
+    def planned(other: Experiment, found: tuple[StepTrace, StepTrace], layout: Layout) -> TrainingPlan:
+        return _planned(other, *found, layout, hardware, limit, law, on_cpu=on_cpu and prod(layout.sizes) == 1)
+
+    rank_model(experiment, full)  # for its refusals
+    found = find(experiment)
+    made = planned(experiment, found, full)
+    if made.fits or not fixes:
+        return made
+    return replace(made, fix=_fix(made, found, find, planned, hardware is not None or device.type == "cuda"))
 
 
 def _planned(
     experiment: Experiment,
     found: StepTrace,
+    own: StepTrace,
     layout: Layout,
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
+    *,
+    on_cpu: bool,
 ) -> TrainingPlan:
+    """``own``: the trace of one of the ranks of a tensor-parallel group. ``on_cpu``: with blocks that its heap keeps."""
     limit = hardware.memory if limit is None and hardware is not None else limit
     model = rank_model(experiment, layout, limit)
     kinds, seconds = traffic(model, found, hardware), None
     if hardware is not None:
-        flops = model.micro_batches * rank_flops(model, found) + found.update.flops
+        flops = model.micro_batches * own.micro_batch.flops / layout.context + own.update.flops
         seconds = flops / (hardware.flops * UTILIZATION) + sum(one.exposed or 0.0 for one in kinds)
     elif law is not None:
         seconds = law.seconds(whole_step(found, model.micro_batches))
     error = law.error if law is not None and hardware is None else None
-    needed = memory(model, found)
+    needed = memory(model, own)
+    if on_cpu:
+        heap = sum(one.weight * one.peak(model.micro_batches) for one in found.allocations)
+        needed = replace(needed, fragments=max(0.0, heap - needed.total))
     return TrainingPlan(experiment, found, layout, needed, limit, seconds, error, kinds)
 
 
 def _fix(
     made: TrainingPlan,
-    find: Callable[[Experiment], StepTrace],
-    fits: Callable[[Experiment, StepTrace, Layout], bool],
+    found: tuple[StepTrace, StepTrace],
+    find: Callable[[Experiment], tuple[StepTrace, StepTrace]],
+    planned: Callable[[Experiment, tuple[StepTrace, StepTrace], Layout], TrainingPlan],
     accelerated: bool,
 ) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found. ``accelerated``: bfloat16 runs there.
 
     A window is none of them: fast backends store no scores, so that it saves time and no memory.
     """
-    last: tuple[Experiment, StepTrace] = made.experiment, made.trace
-    options: list[str] = []
-    for options in _settings(made, accelerated):
+    other, options = made.experiment, list[str]()
+    for candidate in _settings(made, accelerated):
         try:
-            other = override(made.experiment, options)
-            found = find(other)
+            changed = override(made.experiment, candidate)
+            traces = find(changed)
         except UserError:
             continue
-        if fits(other, found, made.layout):
-            return tuple(options)
-        last = other, found
+        if planned(changed, traces, made.layout).fits:
+            return tuple(candidate)
+        other, found, options = changed, traces, candidate
     for layout, further in _layouts(made):
-        if fits(*last, layout):
-            return (*options, *further)
+        try:
+            if planned(other, found, layout).fits:
+                return (*options, *further)
+        except UserError:  # the model cannot have it
+            continue
     return ()
 
 
@@ -212,25 +228,37 @@ def _settings(made: TrainingPlan, accelerated: bool) -> list[list[str]]:
 
 
 def _layouts(made: TrainingPlan) -> Iterator[tuple[Layout, tuple[str, ...]]]:
-    """Layouts that need less memory for each rank, with their options: of as many ranks, then of more."""
+    """Layouts that need less memory for each rank, with their options: of as many ranks, then of more.
+
+    Ranks that share rows train on fewer of them, so that a rank takes more micro-batches for the same lanes.
+    """
     layout, gpus = made.layout, made.gpus
     given = () if layout == ONE.of(gpus) else ("--layout.shard=none",)
+    one = replace(layout, replicate=1, shard=None)
     if layout.replicate > 1:
-        yield replace(layout, replicate=1, shard=None).of(gpus), ("--layout.replicate=1", *given)
+        yield one.of(gpus), ("--layout.replicate=1", *given)
+    lanes = made.experiment.train.lanes or layout.data
+    for ranks in (2**n for n in range(1, 8)):
+        if layout.context == 1 and (layout.shard or 1) % ranks == 0:
+            sharing = replace(one, context=ranks).of(gpus)
+            keep = ("--layout.replicate=1",) * (layout.replicate > 1)
+            yield sharing, (f"--layout.context={ranks}", *keep, *given, f"--train.lanes={lanes}")
     others = gpus // (layout.shard or 1)
     for ranks in (2**n for n in range(1, 13)):
         if ranks > gpus and ranks % others == 0:
             yield replace(layout, shard=None).of(ranks), (f"--gpus={ranks}", *given)
 
 
-def traced(experiment: Experiment, batch: Batch | Batches | None = None, device: torch.device = CPU) -> StepTrace:
-    """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
+def traced(
+    experiment: Experiment, batch: Batch | Batches | None = None, device: torch.device = CPU, tensor: int = 1
+) -> StepTrace:
+    """The trace of a step; of a deep model by two shallow ones, as its layers repeat. ``tensor``: as for ``trace``."""
     batch = batch(experiment) if callable(batch) else batch
     layers = experiment.model.layers
     if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
-        return trace(experiment, batch, device)
+        return trace(experiment, batch, device, tensor)
     models = (experiment.model.with_layers(count) for count in (PERIOD, 2 * PERIOD))
-    one, two = (trace(replace(experiment, model=model), batch, device) for model in models)
+    one, two = (trace(replace(experiment, model=model), batch, device, tensor) for model in models)
     times = layers // PERIOD - 1
 
     def further(a: Any, b: Any) -> Any:
@@ -238,6 +266,8 @@ def traced(experiment: Experiment, batch: Batch | Batches | None = None, device:
             return a + times * (b - a)
         if isinstance(a, Timeline):
             return a.further(b, times)
+        if isinstance(a, tuple) and a and isinstance(a[0], Allocations):
+            return (a[0]._replace(weight=1 - times), b[0]._replace(weight=times))
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b

@@ -27,7 +27,11 @@ from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.models import LanguageModel, Model, describe
 from regard.models.shapes import SkipInit
+from regard.parallel.apply import cut
+from regard.parallel.layout import Layout
+from regard.parallel.world import World
 from regard.plan.formulas import FORMULAS, workspace
+from regard.plan.heap import Allocations
 from regard.plan.meter import Meter, Work, stored
 from regard.plan.operations import Segment, Timeline
 from regard.plan.recurrent import recurrent_counted
@@ -67,6 +71,7 @@ class StepTrace(NamedTuple):
     micro_batch: Work
     update: Work
     timeline: Timeline
+    allocations: tuple[Allocations, ...]
     targets: int  # of a micro-batch
     parameters: int
     weights: int  # bytes, with buffers
@@ -82,8 +87,10 @@ class StepTrace(NamedTuple):
     stream: tuple[int, ...]  # the shape of what the first block reads: [B, N, C]; () if there is no block
 
 
-def trace(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
+def trace(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU, tensor: int = 1) -> StepTrace:
     """One step of an experiment on ``device``, whose kernels need different memory.
+
+    ``tensor``: of the first of so many tensor-parallel ranks, without the table of parts.
 
     ``batch``: a micro-batch; None: tokens of its sizes, which a text needs only. A model whose operations depend on
     numbers, such as a router of experts, makes a real step, if it is small.
@@ -96,27 +103,31 @@ def trace(experiment: Experiment, batch: Batch | None = None, device: torch.devi
     with FakeTensorMode() as fake:
         try:
             with device, SkipInit():  # made there, as fake parameters cannot be moved
-                model = _model(experiment)
-            return _trace(experiment, model, tree_map_only(Tensor, lambda x: fake.from_tensor(x).to(device), batch))
+                model = _model(experiment, tensor)
+            fakes = tree_map_only(Tensor, lambda x: fake.from_tensor(x).to(device), batch)
+            return _trace(experiment, model, fakes, parts=tensor == 1)
         except DataDependentOutputException as problem:
             reason = f"its operations depend on numbers: {problem}"
         except (UnsupportedOperatorException, DynamicOutputShapeException, RuntimeError) as problem:
             reason = str(problem).splitlines()[0]
     if describe(experiment.model)["parameters"] > REAL:
         raise UserError(f"a step of this {experiment.model.kind} cannot be traced ({reason}); plan a smaller one")
-    return _trace(experiment, _model(experiment).to(device), move(batch, device))
+    model = _model(experiment, tensor).to(device)
+    return _trace(experiment, model, move(batch, device), parts=tensor == 1)
 
 
-def _model(experiment: Experiment) -> Model:
+def _model(experiment: Experiment, tensor: int = 1) -> Model:
     model = experiment.model.build()
     experiment.train.adapt.apply(model)
+    cut(model, World(size=tensor, layout=Layout(shard=1, tensor=tensor)))
     model.checkpointing = experiment.train.checkpointing
     return model
 
 
-def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
+def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = True) -> StepTrace:
     parameters = list(model.parameters())
     meter, module = Meter(model), Loss(model, experiment.task.build())
+    made = len(meter.events)
     optimizer = experiment.train.optimizer.build(model)
     weights = meter.live
     model.train()
@@ -125,7 +136,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     autocast = torch.autocast(device.type, dtype) if dtype else nullcontext()
     count = max(1, batch.targets.numel())
     hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
-    parts = _parts(module, batch, count, autocast)
+    found = _parts(module, batch, count, autocast) if parts else {}
     stream: list[tuple[int, ...]] = []
     for block in list(model.blocks)[:1]:
         block.register_forward_pre_hook(lambda _, given: stream.extend(tuple(x.shape) for x in given[:1]))
@@ -134,14 +145,16 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
             loss = module(batch, count)
         loss.backward()
         del loss
-        micro_batch, ended = meter.work, len(meter.timeline)
-        activations, growing = (peak - weights - meter.copies for peak in (meter.peak, meter.growing))
+        micro_batch, ended, computed = meter.work, len(meter.timeline), len(meter.events)
+        copies = meter.copies
+        activations, growing = (peak - weights - copies for peak in (meter.peak, meter.growing))
         for hook, p in zip(hooks, (p for p in parameters if p.requires_grad), strict=True):
             hook.remove()
             p.grad = torch.zeros_like(p)
         gradients = [p.grad for p in parameters if p.grad is not None]
+        given = len(meter.events)
         optimizer.step(1.0)  # the first one makes the state
-        meter.peak, earlier, started = meter.live, meter.work, len(meter.timeline)
+        meter.peak, earlier, started, updated = meter.live, meter.work, len(meter.timeline), len(meter.events)
         before = meter.live
         torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients, foreach=device.type == "cuda"))
         optimizer.step(1.0)
@@ -149,16 +162,25 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     blocks = [sum(map(stored, block.parameters())) for block in model.blocks]
     element = dtype.itemsize if dtype else 4
     return StepTrace(
-        parts=parts,
+        parts=found,
         micro_batch=micro_batch,
         timeline=Timeline((Segment.of(meter.timeline[:ended]),), (Segment.of(meter.timeline[started:]),)),
+        allocations=(
+            Allocations(
+                meter.events[:made],
+                meter.events[made:computed],
+                frozenset(meter.kept),
+                meter.events[given:updated],
+                meter.events[updated:],
+            ),
+        ),
         update=meter.work.minus(earlier),
         targets=count,
         parameters=sum(p.numel() for p in parameters),
         weights=weights,
         gradients=sum(map(stored, gradients)),
         optimizer=state,
-        copies=meter.copies,
+        copies=copies,
         activations=activations,
         growing=growing,
         extra=meter.peak - before,

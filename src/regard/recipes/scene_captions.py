@@ -29,5 +29,7 @@ def recipe() -> Experiment:
         ),
         data=ScenesConfig(recolor=0.7, batch=128),
         task=CaptionsConfig(words=1.0),
-        train=TrainConfig(steps=7000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
+        train=TrainConfig(
+            steps=7000, optimizer=AdamWConfig(lr=2e-3, weight_decay=0.3), evaluate_every=1000, save_every=500
+        ),
     )

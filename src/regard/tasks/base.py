@@ -67,6 +67,7 @@ class TaskConfig(Choice):
     kinds_of_data: ClassVar[str] = "other data"  # the same in words, and how to choose them
     unit: ClassVar[str] = "token"  # what a target is one of, for messages
     measured_in: ClassVar[str] = "nats"  # its loss
+    over_ranks: ClassVar[bool] = False  # the loss of a rank depends on the rows of the others
 
     @property
     def read_together(self) -> int:

@@ -26,6 +26,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
     """Give an image and its own text closer vectors than an image and another text of the batch."""
 
     trains, examples, unit = PairEncoder, ImageTextData, "image"
+    over_ranks = True
     kinds_of_data = "images with texts: --data image-text"
     labels: tuple[str, ...] = option((), "the names of the classes, written by the run")
     languages: tuple[str, ...] = option((), "the languages of the texts, written by the run")

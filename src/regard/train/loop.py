@@ -2,7 +2,6 @@
 
 import json
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.parallel.group import TIMEOUT, agree, process_group
 from regard.parallel.layout import Layout
+from regard.parallel.waiting import slowest
 from regard.parallel.world import ONE, World, from_environment
 from regard.runs import Checkpoint, Run, environment
 from regard.runs.asked import ASKED, check_same, wait_for_run
@@ -33,6 +33,7 @@ from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
+from regard.train.lanes import with_lanes
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
 from regard.train.reference import attach_reference
@@ -141,14 +142,6 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
         save(engine, run)
     world.barrier()
     return engine
-
-
-def with_lanes(experiment: Experiment, world: World, *, resumed: bool) -> Experiment:
-    """The experiment with its number of lanes, if that is above 1. A checkpoint without a number was written with 1."""
-    train = experiment.train
-    count = train.lanes or (1 if resumed else world.parts)
-    world.lanes(count)  # refuses what the ranks cannot share
-    return replace(experiment, train=replace(train, lanes=count if count > 1 else train.lanes))
 
 
 def newest(run: Run, world: World) -> Checkpoint | None:
@@ -288,23 +281,6 @@ class TrainingSession:
             self.folder.log({"step": step, **measures})
         for observer in self.observers:
             observer.evaluated(step, measures)
-
-
-def slowest(steps: Sequence[tuple[float, ...]]) -> dict[str, object]:
-    """The rank that works longest, as mean over some steps, and the median of the others; nothing for one process.
-
-    >>> slowest([(1.0, 3.0, 2.0), (1.0, 5.0, 2.0)])
-    {'slowest_rank': 1, 'step_seconds_slowest': 4.0, 'step_seconds_others': 1.5}
-    """
-    means = [statistics.fmean(each) for each in zip(*steps, strict=True)]
-    if not means:
-        return {}
-    rank = means.index(max(means))
-    return {
-        "slowest_rank": rank,
-        "step_seconds_slowest": round(means.pop(rank), 6),
-        "step_seconds_others": round(statistics.median(means), 6),
-    }
 
 
 @contextmanager

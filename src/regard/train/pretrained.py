@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.convert.lazy import LazyTensors
 from regard.convert.published import MODELS
 from regard.convert.read import read_model
 from regard.data import Data, Tokenizer, load_tokenizer
@@ -22,9 +23,10 @@ from regard.models.base import LanguageModel, Model, ModelConfig
 from regard.models.shapes import build_on_meta
 from regard.models.towers import TwoTowersConfig
 from regard.nn.heads import NoHeadConfig
-from regard.nn.lora import merged
-from regard.runs import Run
+from regard.nn.lora import A, merged
+from regard.runs import Checkpoint, Run
 from regard.runs.folder import CHAT, TOKENIZER
+from regard.runs.shards import MODEL
 from regard.train.adapt import HEAD
 from regard.train.experiment import Experiment
 from regard.train.seeding import ADAPTERS, WEIGHTS, derive_seed
@@ -80,7 +82,25 @@ def _of_run(run: Run) -> Pretrained:
         raise UserError(f"the run {run.path} has no checkpoint to start from; train it first")
     config = run.load(ModelConfig, "model")
     chat = ChatFormat.read(run.read(CHAT)) if run.file(CHAT).exists() else None
-    return Pretrained(config, merged(checkpoint.model()), run_tokenizer(run, config), chat)
+    return Pretrained(config, RunWeights(checkpoint), run_tokenizer(run, config), chat)
+
+
+class RunWeights(LazyTensors):
+    """The weights of a checkpoint, with those of its adapters added to them."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self._checkpoint = checkpoint
+        with checkpoint.opened(MODEL) as stored:
+            shapes = {name: torch.empty(x.shape, dtype=x.dtype, device="meta") for name, x in stored.items()}
+        self._places = merged(shapes)
+
+    def __getitem__(self, name: str) -> Tensor:
+        self._places[name]  # or a KeyError
+        layer = name.removesuffix(".weight")
+        with self._checkpoint.opened(MODEL) as stored:
+            if f"{layer}.{A}" not in stored:
+                return stored[name].whole()
+            return merged({key: x.whole() for key, x in stored.items() if key.startswith(f"{layer}.")})[name]
 
 
 def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer | None:
@@ -122,8 +142,9 @@ def load_weights(model: Model, given: Mapping[str, Tensor], name: str) -> None:
     model.prepare_load(given)
     new = []
     for key, tensor in model.state_dict().items():
-        if key in given and given[key].shape == tensor.shape:
-            tensor.copy_(given[key])
+        source = given.get(key)  # it may be read from a file here
+        if source is not None and source.shape == tensor.shape:
+            tensor.copy_(source)
         elif key.partition(".")[0] in HEAD:
             new.append(key)
         else:

@@ -128,7 +128,7 @@ def step_flops(experiment: Experiment, data: Data[Batch]) -> float:
     """The FLOPs of one step. Dropout has none, and a step with it cannot always be traced."""
     train = replace(experiment.train, dropout=None)
     sized = replace(experiment, model=experiment.model_for(data).with_dropout(0.0), train=train)
-    return step_work(trace(sized, experiment.batch(data, 0)), experiment.train.accumulate).flops
+    return step_work(trace(sized, experiment.batch(data, 0)), experiment.train.micro_batches).flops
 
 
 def with_flops(experiment: Experiment, data: Data[Batch], flops: float) -> Experiment:

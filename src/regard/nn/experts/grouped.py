@@ -76,6 +76,7 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
     return (
         hasattr(torch, "_grouped_mm")
         and x.is_cuda
+        and len(x) > 0  # PyTorch 2.11 cannot differentiate it otherwise
         and x.dtype == weight.dtype == torch.bfloat16
         and x.shape[-1] % 8 == weight.shape[-2] % 8 == 0  # rows are aligned to 16 bytes
         and torch.cuda.get_device_capability(x.device) >= (8, 0)
