@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -261,14 +261,14 @@ def run_ranks(size: int, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def fork_ranks(size: int, folder: Path) -> int:
-    """The exit code of the first rank that failed, after all have ended."""
+def fork_ranks(size: int, folder: Path, work: Callable[[int, int, Path], None] = main) -> int:
+    """Fork ranks that do ``work``. The exit code of the first one that failed, after all have ended."""
     children = []
     for rank in range(size):
         if (child := os.fork()) == 0:
             code = 1
             try:
-                main(rank, size, folder)
+                work(rank, size, folder)
                 code = 0
             except BaseException:
                 traceback.print_exc()

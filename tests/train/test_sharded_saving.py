@@ -154,6 +154,14 @@ def test_a_full_disk_of_one_rank_fails_all(run: Run, broken: int, where: str, mo
     assert loads(run, 1)
 
 
+def test_ranks_without_a_common_folder_are_told_so(run: Run, tmp_path: Path):
+    others = [run, Run.create(tmp_path, "elsewhere", "", {})]
+    results = on_threads(2, lambda rank, exchange: save(others[rank], 1, rank, 2, exchange))
+    assert "give every rank the same folder of runs, on a shared file system" in str(results[1])
+    assert str(results[0]).startswith("rank 1: ")
+    assert files(run) == files(others[1]) == set()
+
+
 class LiveBytes(TorchDispatchMode):
     """The most bytes of new tensors that are alive at one time."""
 

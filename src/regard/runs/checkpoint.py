@@ -21,7 +21,7 @@ from regard.errors import UserError
 from regard.runs import shards
 from regard.runs.disk import UNFINISHED, JsonObject, parse_object, plain, sync, unfinished, write_synced, writing
 from regard.runs.shards import ShardMap, read_map
-from regard.runs.tensors import StoredTensor, TensorFiles, Tensors, whole_tensors, write_tensors
+from regard.runs.tensors import FileTensor, TensorFiles, Tensors, whole_tensors, write_tensors
 from regard.untrusted import open_plain, read_plain
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Checkpoint:
     split: ShardMap | None = None  # of the second schema: where the pieces of each tensor are
 
     @contextmanager
-    def opened(self, kind: str) -> Iterator[dict[str, StoredTensor]]:
+    def opened(self, kind: str) -> Iterator[dict[str, FileTensor]]:
         """The tensors of ``kind``, "model" or "optimizer", of which any part can be read while this context lasts."""
         with TensorFiles(self.path) as files:
             own = files.tensors(f"{kind}.safetensors") if self.split is None else self.split.stored(kind, files)

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from regard.config.notation import JsonObject
-from regard.runs.tensors import DTYPES, SHARED, Place, StoredTensor, TensorFiles
+from regard.runs.tensors import DTYPES, SHARED, FileTensor, StoredPiece, TensorFiles
 
 KINDS = MODEL, OPTIMIZER = "model", "optimizer"
 MOST_RANKS, MOST_DIMENSIONS = 99_999, 16
@@ -62,15 +62,15 @@ class ShardMap(NamedTuple):
         """The names of all tensor files."""
         return [file_name(kind, rank, self.ranks) for kind in KINDS for rank in range(self.ranks)]
 
-    def stored(self, kind: str, files: TensorFiles) -> dict[str, StoredTensor]:
+    def stored(self, kind: str, files: TensorFiles) -> dict[str, FileTensor]:
         """The tensors of one kind, under all their names; tied ones are one object."""
         found = {}
         for name, one in self.tensors[kind].items():
             places = [
-                Place(file_name(kind, box.rank, self.ranks), piece_name(name, box.start), box.start, box.shape)
+                StoredPiece(file_name(kind, box.rank, self.ranks), piece_name(name, box.start), box.start, box.shape)
                 for box in one.boxes
             ]
-            found[name] = StoredTensor(one.shape, one.dtype, tuple(places), files)
+            found[name] = FileTensor(one.shape, one.dtype, tuple(places), files)
         return found | {other: found[name] for other, name in self.shared[kind].items()}
 
     def check(self) -> None:

@@ -41,7 +41,7 @@ DTYPES = {
 }
 
 
-class Place(NamedTuple):
+class StoredPiece(NamedTuple):
     """A box of a whole tensor, and where it is stored."""
 
     file: str
@@ -50,10 +50,10 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class StoredTensor:
+class FileTensor:
     """A tensor in the files of a checkpoint. Slices of it read no more than that: ``stored[1:3, 0:4]``."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, places: tuple[Place, ...], files: "TensorFiles"):
+    def __init__(self, shape: tuple[int, ...], dtype: str, places: tuple[StoredPiece, ...], files: "TensorFiles"):
         self.shape, self.places, self._dtype, self._files = shape, places, dtype, files
 
     @property
@@ -102,7 +102,7 @@ class TensorFiles:
         self._open.clear()
         self._stack.close()
 
-    def tensors(self, name: str) -> dict[str, StoredTensor]:
+    def tensors(self, name: str) -> dict[str, FileTensor]:
         """The whole tensors in one file, under all their names; tied ones are one object."""
         with _named(self._folder / name):
             file, found = self._file(name), {}
@@ -111,12 +111,12 @@ class TensorFiles:
                 shape = tuple(header.get_shape())
                 if header.get_dtype() not in DTYPES:
                     raise ValueError(f"{key!r} has the dtype {header.get_dtype()}")
-                place = Place(name, key, (0,) * len(shape), shape)
-                found[key] = StoredTensor(shape, header.get_dtype(), (place,), self)
+                place = StoredPiece(name, key, (0,) * len(shape), shape)
+                found[key] = FileTensor(shape, header.get_dtype(), (place,), self)
             shared = json.loads((file.metadata() or {}).get(SHARED, "{}"))
             return found | {other: found[source] for other, source in shared.items()}
 
-    def read(self, place: Place, dtype: str, part: tuple[slice, ...]) -> "Tensor":
+    def read(self, place: StoredPiece, dtype: str, part: tuple[slice, ...]) -> "Tensor":
         """A part of what is stored at ``place``, perhaps still in the mapped file."""
         with _named(self._folder / place.file):
             file = self._file(place.file)
@@ -136,10 +136,18 @@ def _box(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tupl
     return tuple(slice(a - zero, b - zero) for a, b, zero in zip(low, high, origin, strict=True))
 
 
-def whole_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, "Tensor"]:
+def whole_tensors(stored: Mapping[str, FileTensor]) -> dict[str, "Tensor"]:
     """Every tensor whole, one after another; tied ones share memory again."""
     made = {id(tensor): tensor.whole() for tensor in {id(one): one for one in stored.values()}.values()}
     return {name: made[id(tensor)] for name, tensor in stored.items()}
+
+
+def dtype_name(name: str, tensor: "Tensor") -> str:
+    """The name of a tensor's dtype in a file's header."""
+    found = [key for key, (own, _) in DTYPES.items() if str(tensor.dtype) == f"torch.{own}"]
+    if not found:
+        raise TypeError(f"{name} has the dtype {tensor.dtype}, which a checkpoint cannot hold")
+    return found[0]
 
 
 def write_pieces(path: Path, pieces: Mapping[str, "Tensor"]) -> JsonObject:
@@ -149,16 +157,12 @@ def write_pieces(path: Path, pieces: Mapping[str, "Tensor"]) -> JsonObject:
     """
     import torch
 
-    names = {getattr(torch, own): (name, size) for name, (own, size) in DTYPES.items()}
-    for key, piece in pieces.items():
-        if piece.dtype not in names:
-            raise TypeError(f"{key} has the dtype {piece.dtype}, which a checkpoint cannot hold")
     # By size of the elements, so that each tensor is aligned.
     ordered = sorted(pieces.items(), key=lambda item: (-item[1].itemsize, item[0]))
     header, end = {}, 0
     for key, piece in ordered:
         begin, end = end, end + piece.nbytes
-        header[key] = {"dtype": names[piece.dtype][0], "shape": list(piece.shape), "data_offsets": [begin, end]}
+        header[key] = {"dtype": dtype_name(key, piece), "shape": list(piece.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()

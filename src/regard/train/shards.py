@@ -18,7 +18,7 @@ from regard.parallel.tensors import local
 from regard.runs import Run, checkpoint
 from regard.runs.disk import JsonObject, writing
 from regard.runs.shards import KINDS, Box, ShardMap, SplitTensor, file_name, piece_name
-from regard.runs.tensors import DTYPES, write_pieces
+from regard.runs.tensors import DTYPES, dtype_name, write_pieces
 
 #: Named tensors by kind: "model", "optimizer".
 Kinds = Mapping[str, Mapping[str, Tensor]]
@@ -37,11 +37,10 @@ Lists = dict[str, dict[str, Listed]]  # by kind and name
 
 def listed(tensors: Kinds, cuts: Mapping[str, Mapping[str, Cut]]) -> Lists:
     """What this rank holds."""
-    names = {f"torch.{own}": name for name, (own, _) in DTYPES.items()}
     return {
         kind: {
             name: Listed(
-                names[str(tensor.dtype)],
+                dtype_name(name, tensor),
                 whole_shape(tensor, cut := cuts[kind].get(name)),
                 tuple((piece.whole, piece.shape) for piece in pieces(tensor, cut)),
             )
@@ -120,17 +119,17 @@ def write_shards(
     """
     what, first = f"the checkpoint of step {step} in {run.path}", shards.rank == 0
 
-    def begin() -> Path:
+    def begin() -> str:
         with writing(what):
-            return checkpoint.begin(run.file("checkpoints"), step)
+            return checkpoint.begin(run.file("checkpoints"), step).name
 
     def finish(folder: Path) -> None:
         files = {name: entry for written in entries for name, entry in written.items()}
         with run.saving(step, keep, pinned):
             checkpoint.finish(folder, step, {"schema": 2, "files": files, **shards.split.render()}, state)
 
-    folder = together(exchange, lambda: begin() if first else None)[0]
-    assert folder is not None
+    name = together(exchange, lambda: begin() if first else "")[0]
+    folder = run.file("checkpoints") / name
     try:
         entries = together(exchange, lambda: _write(shards, folder, what))
         together(exchange, lambda: finish(folder) if first else None)
