@@ -89,8 +89,9 @@ def exchange_error(device: torch.device) -> float:
     torch.manual_seed(1)
     layer = MoEConfig(experts=8, active=2).build(256, bias=False).to(device).eval()
     assert isinstance(layer, MixtureOfExperts)
-    found = []
-    for exchange in (Exchange(), AllToAll(distributed.group.WORLD)):
+    world, found = distributed.group.WORLD, []
+    assert world is not None
+    for exchange in (Exchange(), AllToAll(world)):
         layer.exchange = exchange
         x = torch.linspace(-1, 1, 4096 * 256, device=device).view(1, 4096, 256).sin().requires_grad_()
         out = layer(x)

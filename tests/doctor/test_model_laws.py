@@ -35,7 +35,7 @@ from regard.nn.positions.position import PositionConfig
 from regard.runs import Run
 from regard.tasks import ArrayClassificationConfig, LanguageConfig, MaskedTokensConfig, masked
 from regard.tasks.arrays import ArrayClassificationTask
-from regard.train import Experiment, engine, train
+from regard.train import Experiment, engine, pretrained, train
 from regard.train.adapt import AdaptConfig
 
 KINDS = kinds(AdaptConfig)
@@ -240,7 +240,7 @@ def test_a_run_starts_with_the_weights_of_its_model(
     first = Run.create(tmp_path, "first", to_toml(sound), {})
     train(sound, first)
     if not loaded:
-        monkeypatch.setattr(engine, "load_weights", lambda *given: None)
+        monkeypatch.setattr(pretrained, "load_weights", lambda *given: None)
     tuned = replace(sound, init=str(first.path), train=replace(sound.train, adapt=KINDS[adapt](), steps=2))
     second, doctor = Run.create(tmp_path, "second", to_toml(tuned), {}), Doctor(out=io.StringIO())
     train(tuned, second, [doctor])

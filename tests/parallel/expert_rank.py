@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, distributed
 
 from regard.data import TextBatch
-from regard.models import GPTConfig, Model
+from regard.models import GPTConfig, LanguageModel
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.parallel import expert
 from regard.parallel.fsdp import shard
@@ -62,7 +62,7 @@ CASES = {
 }
 
 
-def build(case: Case) -> Model:
+def build(case: Case) -> LanguageModel:
     """The whole model, in float64, the same in every process."""
     torch.manual_seed(3)
     model = replace(MODEL, feedforward=case.feedforward, bias=case.bias, repeat=case.repeat).build().double()
@@ -74,7 +74,7 @@ def build(case: Case) -> Model:
     return model
 
 
-def gradients(model: Model, lanes: range) -> dict[str, list[float]]:
+def gradients(model: LanguageModel, lanes: range) -> dict[str, list[float]]:
     """Leave the gradients of some lanes in the model; their losses by term."""
     task, losses = LanguageConfig().build(), {}
     for lane in lanes:

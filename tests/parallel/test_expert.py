@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_gradients_and_losses_are_those_of_one_process(ranks, monkeypatch, size,
     case = CASES[size][name]
     model, losses, chosen = one_process(case, monkeypatch)
     routed_rows = {
-        f"{place}.{layer}.{kind}": case.feedforward.experts * module.get_submodule(layer).parts[0]
+        f"{place}.{layer}.{kind}": case.feedforward.experts * cast(Any, module.get_submodule(layer)).parts[0]
         for place, module in model.named_modules()
         if isinstance(module, MixtureOfExperts)
         for layer in ("gate_up" if module.gated else "up", "down")

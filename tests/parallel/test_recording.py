@@ -23,6 +23,7 @@ class Anything(Model):
     """A model whose constructor is a function."""
 
     layer: Any
+    weight: Any
     stacked: Any
     hidden: Any
     first: Any
@@ -115,6 +116,7 @@ def test_it_is_recorded(make: Callable[[Anything], None]) -> None:
 
 def test_tensors_that_are_neither_parameters_nor_buffers_get_their_values() -> None:
     model, initial = recorded(lambda given: Anything(kept_elsewhere))
+    assert isinstance(model, Anything)
     fill(model, initial, CPU)
     assert torch.equal(model.hidden[0] * 2, model.copy)
 
@@ -165,6 +167,7 @@ def test_slices_of_a_parameter_are_cut_from_the_whole() -> None:
     plain = Anything(make)
     torch.manual_seed(1)
     model, initial = recorded(lambda given: Anything(make))
+    assert isinstance(model, Anything)
     cut = Cut((12, 6), 0, ((2, 4), (8, 10)), "tensor")
     model.layer.weight = nn.Parameter(cut.of(model.layer.weight.detach()))
     with pytest.raises(RuntimeError, match=r"layer\.weight is not as the constructor made it"):

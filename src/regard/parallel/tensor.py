@@ -92,7 +92,7 @@ class CutMatrix(NamedTuple):
 def cut_matrices(model: Model) -> dict[Tensor, CutMatrix]:
     """The matrices of ``model`` that ``apply`` has cut."""
     layers = [module for module in model.modules() if isinstance(module, ColumnParallelLinear | RowParallelLinear)]
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {layer.weight: CutMatrix(model.cuts[names[layer.weight]], layer.group) for layer in layers}
 
 

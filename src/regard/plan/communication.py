@@ -82,7 +82,7 @@ def visible(mask: Mask, length: int, size: int) -> tuple[list[int], list[int]]:
     def seen(reader: int, owner: int) -> int:
         if mask.needs_tokens:
             return length // size
-        return len(visible_keys(mask, slots[reader], slots[owner], SMALLEST))
+        return len(visible_keys(mask, slots[reader], slots[owner], SMALLEST["cuda"]))
 
     others = [[other for other in range(size) if other != rank] for rank in ranks]
     read = [sum(seen(rank, other) for other in rest) for rank, rest in zip(ranks, others, strict=True)]

@@ -163,7 +163,7 @@ def _planned(
     *,
     on_cpu: bool,
 ) -> TrainingPlan:
-    """``own``: the trace of one of the ranks of a tensor-parallel group. ``on_cpu``: with blocks that its heap keeps."""
+    """``own``: the trace of one of the ranks of a tensor-parallel group; ``on_cpu``: with freed blocks in its heap."""
     limit = hardware.memory if limit is None and hardware is not None else limit
     model = rank_model(experiment, layout, limit)
     kinds, seconds = traffic(model, found, hardware), None

@@ -75,9 +75,9 @@ def teacher_logits_of_other_rows() -> None:
 
 def pretrained_weights_skipped() -> None:
     """Load no weight, as `load_state_dict(strict=False)` does if all names have another prefix."""
-    from regard.train import engine
+    from regard.train import pretrained
 
-    engine.load_weights = lambda model, given, name: None
+    pretrained.load_weights = lambda model, given, name: None
 
 
 def balance_loss_negated() -> None:
