@@ -106,5 +106,7 @@ def test_muon_that_needs_the_matrices_of_all_experts_together_is_refused():
     model = build(case)
     apply.cut(model, World(0, 2, layout=case.layout))
     MuonConfig().build(model)
-    with pytest.raises(UserError, match=r"all experts of a layer .*; set --train.optimizer.split true, or --layout.expert 1"):
+    with pytest.raises(
+        UserError, match=r"all experts of a layer .*; set --train.optimizer.split true, or --layout.expert 1"
+    ):
         MuonConfig(split=False).build(model)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, rank
-from regard.commands.launch import adopt_slurm
+from regard.commands.launch import adopt_slurm, check_processes, launch
 from regard.commands.train import ObserverOptions, run_training
 from regard.config import option
 from regard.config.parts import with_options
@@ -30,6 +30,7 @@ def resume(options: ResumeOptions) -> int:
     plan from its first step.
     """
     adopt_slurm()
+    check_processes(options)
     run, steps = options.open(), options.steps
     done = max(run.steps(), default=0)
     if steps is not None and steps <= done:
@@ -39,6 +40,9 @@ def resume(options: ResumeOptions) -> int:
     from regard.train import Experiment
 
     experiment = run.load(Experiment)
+    if options.processes > 1:
+        lanes = experiment.train.lanes or (1 if run.steps() else None)
+        return launch("resume", replace(options, run=str(run.path)), {}, lanes)
     if steps is not None:
         experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
