@@ -242,6 +242,17 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
         assert "rank 1 ended with code 1, after 2 restarts" in said.err
 
 
+def test_a_rank_that_the_launcher_has_ended_is_not_named():
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    def first(*codes: int) -> str:
+        return launch._first({rank: ProcessFailure(rank, 1, code, "none") for rank, code in enumerate(codes)})
+
+    assert first(-15, 1) == "rank 1 ended with code 1"
+    assert first(-15, -9, 1) == "rank 1 was ended by SIGKILL"
+    assert first(-15, -15) == "rank 0 was ended by SIGTERM"
+
+
 def test_a_run_is_resumed_on_several_processes_which_are_restarted(folder, monkeypatch, capsys):
     assert main(["train", "tiny.toml", "--name", "a"]) == 0
     given = launched(monkeypatch, [-9, 0])

@@ -132,9 +132,13 @@ def check_processes(options: ObserverOptions) -> None:
 
 
 def _first(failures: Mapping[int, ProcessFailure]) -> str:
-    """How the first rank ended: one that a signal ended comes before those that lost their connection to it."""
-    rank = min(failures, key=lambda each: (failures[each].exitcode >= 0, failures[each].timestamp))
-    code = failures[rank].exitcode
+    """How the first rank ended: one that a signal ended comes before those that lost their connection to it.
+
+    The launcher itself ends the others by SIGTERM.
+    """
+    codes = {each: failure.exitcode for each, failure in failures.items()}
+    rank = min(codes, key=lambda each: (codes[each] == -signal.SIGTERM, codes[each] >= 0, failures[each].timestamp))
+    code = codes[rank]
     return (
         f"rank {rank} was ended by {signal.Signals(-code).name}" if code < 0 else f"rank {rank} ended with code {code}"
     )
