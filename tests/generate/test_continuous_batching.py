@@ -22,7 +22,7 @@ from regard.data.tokenizers import Characters
 from regard.generate import CachedLanguageModel, Decoder, Prompt, Sampler, Sampling, TextGenerator
 from regard.generate.cuda_graph import GraphedStep, reset_state
 from regard.generate.sampling import BLOCK
-from regard.models import GPTConfig
+from regard.models import GPT, GPTConfig
 from regard.nn.quantized import Int8Config, quantize
 
 TOKENIZER = Characters("abcdefgh .\n")
@@ -31,7 +31,7 @@ WARM = Sampling(temperature=2.0)
 RAN: Counter[str] = Counter()
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30).map(tuple)
-waiting = st.lists(st.builds(Prompt, tokens, st.integers(0, 2)), min_size=1, max_size=9)
+waiting = st.lists(st.builds(Prompt, tokens, st.integers(0, 2)), min_size=4, max_size=9)
 
 
 def alone(generator: TextGenerator, prompt: Prompt) -> str:
@@ -70,13 +70,14 @@ def counted() -> Iterator[list[int]]:
     waiting,
     samplings,
     seeds,
-    st.integers(1, 30),
-    st.sets(st.sampled_from(TOKENIZER.characters), max_size=6) | st.sets(st.sampled_from(["ab", "b", "h.", "\na"])),
+    st.sampled_from([30, 12, 5, 1]),
+    st.sets(st.sampled_from(TOKENIZER.characters), min_size=1, max_size=5)
+    | st.sets(st.sampled_from(["ab", "b", "h.", "\na"])),
     st.sampled_from([2, 3, 1, 4]),
     st.sampled_from([1, 1, 4, 50]),
 )
 def test_each_text_is_as_alone_and_no_row_idles_while_prompts_wait(
-    model: Any, prompts: list[Prompt], sampling: Sampling, seed: int, length: int, stops: Any, batch: int, every: int
+    model: GPT, prompts: list[Prompt], sampling: Sampling, seed: int, length: int, stops: Any, batch: int, every: int
 ) -> None:
     generator = TextGenerator(model, TOKENIZER, sampling, length, seed, tuple(stops), batch, every)
     with counted() as rows:
@@ -98,6 +99,26 @@ def test_the_law_met_every_kind_of_case() -> None:
         pytest.skip("the law did not run here")
     for kind in ("some waited", "of different lengths", "slid"):
         assert RAN[kind] >= 0.05 * RAN["cases"], RAN
+
+
+@given(models(), st.lists(tokens, min_size=1, max_size=3), samplings, seeds, st.integers(1, 12), st.data())
+def test_rows_may_finish_at_any_time(
+    model: GPT, texts: list[tuple[int, ...]], sampling: Sampling, seed: int, length: int, data: st.DataObject
+) -> None:
+    """Equal prompts, rows that idle at the end for longer than a text is, several that are taken over at once."""
+    prompts = data.draw(st.lists(st.sampled_from(texts), min_size=8, max_size=14), label="prompts")
+    limits = data.draw(st.lists(st.integers(1, length), min_size=len(prompts), max_size=len(prompts)), label="limits")
+    batch = data.draw(st.sampled_from([5, 7, 2, 3]), label="batch")
+    cached = CachedLanguageModel(model, prompts, length, batch=batch)
+    decoder = Decoder(cached, Sampler(sampling, range(len(prompts)), seed=seed, seen=prompts), length)
+    got: list[list[int]] = [[] for _ in prompts]
+    while not decoder.done:
+        for number, token in zip(decoder.prompts, decoder.next().tolist(), strict=True):
+            got[number] += [token] if len(got[number]) < limits[number] else []
+        decoder.retain([len(got[number]) < limits[number] for number in decoder.prompts])
+    assert decoder.position == ideal_steps(limits, batch) + 1
+    for stream, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+        assert got[stream] == naive_decode(model, list(prompt), limit, sampling, seed, stream)
 
 
 def many(count: int, context: int = 16) -> list[Prompt]:
@@ -186,6 +207,14 @@ def test_a_prompt_with_more_samples_than_rows_is_processed_twice_at_most(monkeyp
     prompts = [Prompt((1, 2, 3, 4, 5), sample) for sample in range(12)]
     TextGenerator(model, TOKENIZER, WARM, 5, stops=("b",), batch=3).texts(prompts)
     assert [shape for shape in shapes if shape[1] > 1] == [(1, 5), (1, 4)]
+
+
+def test_equal_prompts_may_be_admitted_with_others() -> None:
+    """What was processed for the latest prompt is used for that prompt only."""
+    a, b = (1, 2, 3, 4), (5, 6)
+    generator = TextGenerator(wild(GPTConfig(**SIZES, context=16), 0), TOKENIZER, WARM, 6, batch=3)
+    prompts = [Prompt(a if name == "a" else b) for name in "aaabbabbabbbaab"]
+    assert texts_of(generator, prompts) == [alone(generator, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("length", [BLOCK - 1, BLOCK, BLOCK + 1, 100])

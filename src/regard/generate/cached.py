@@ -53,7 +53,7 @@ class CachedLanguageModel(CachedModel):
 
     def prefill(self, beams: int) -> Tensor:
         inputs = [prompt for prompt in self._inputs[: self.prompts] for _ in range(beams)]
-        # The latest tokens of each row, as a ring buffer: those of column n, the same for all rows, are at n % capacity.
+        # The latest tokens of each row, as a ring buffer: column n, the same for all rows, is at n % capacity.
         self._text = torch.zeros(len(inputs), self._capacity, dtype=torch.long, device=self._device)
         self._end = max(map(len, inputs))  # the column of the next token
         self._full_at = [0] * len(inputs)  # the column at which a row fills its part of the state

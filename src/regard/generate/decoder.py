@@ -4,9 +4,9 @@ Prefill, then repeat: the strategy picks a token for every row from the logits, 
 have finished leave the batch, and the model's state advances by the picked tokens. The model is a `CachedModel` (a
 language model with prompts, or a sequence-to-sequence model with sources); the strategy samples or searches with beams.
 
-Continuous batching (Yu et al. 2022, "Orca"): the next waiting prompt takes the row of a finished one at once. Its tokens
-before the last are processed apart and copied into the row of the state; the last one is the row's token of the next
-step. So a step always has the same rows, and no step is lost.
+Continuous batching (Yu et al. 2022, "Orca"): the next waiting prompt takes the row of a finished one at once. Its
+tokens before the last are processed apart and copied into the row of the state; the last one is the row's token of the
+next step. So the shapes of a step stay the same, and no row idles while a prompt waits.
 """
 
 from abc import ABC, abstractmethod
