@@ -36,6 +36,7 @@ waiting = st.lists(st.builds(Prompt, tokens, st.integers(0, 2)), min_size=4, max
 
 def alone(generator: TextGenerator, prompt: Prompt) -> str:
     """The text of a prompt by the definition, up to the first stop string."""
+    assert isinstance(generator.model, GPT)
     generated = naive_decode(
         generator.model, list(prompt.tokens), generator.length, generator.sampling, generator.seed, prompt.sample
     )

@@ -15,6 +15,7 @@ from regard.generate.decoder import Decoder
 from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
 from regard.models.base import LanguageModel
+from regard.models.device import parameter_device
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Prompt:
 
 @dataclass
 class Throughput:
-    """Tokens and seconds of prefill and of decoding. Prefill ends with the first token of each text."""
+    """Tokens and seconds of prefill and of decoding.
+
+    Prefill ends with the first token of each text of the first batch, and before the last token of a prompt that waited.
+    """
 
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -149,6 +153,8 @@ class TextGenerator:
                     yield number, new, text
             began = time.perf_counter()
             if decoder.retain([not texts[number].done for number in decoder.prompts]):
+                if (device := parameter_device(self.model)).type == "cuda":
+                    torch.cuda.synchronize(device)  # so that prefill is timed apart from decoding
                 self._time(began, True, 0)
                 began = time.perf_counter()
 
