@@ -30,7 +30,7 @@ class Prompt:
 class Throughput:
     """Tokens and seconds of prefill and of decoding.
 
-    Prefill ends with the first token of each text of the first batch, and before the last token of a prompt that waited.
+    Prefill ends with the first token of each text in the first batch, and before a later prompt's last token.
     """
 
     prompt_tokens: int = 0
