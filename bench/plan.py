@@ -134,11 +134,11 @@ def written(step: Any) -> dict[str, Any]:
 
 def read(record: dict[str, Any]) -> Any:
     """The measured step of a record."""
-    from regard.plan import MeasuredStep, Segment, Step, Timeline
+    from regard.plan import MeasuredStep, StepWork, Timeline, TimelineSegment
 
     step = record["plan"]["step"]
-    timeline = Timeline(*(tuple(Segment(*one) for one in step[name]) for name in Timeline._fields))
-    return MeasuredStep(Step(timeline, step["accumulate"], step["flops"]), record["seconds"])
+    timeline = Timeline(*(tuple(TimelineSegment(*one) for one in step[name]) for name in Timeline._fields))
+    return MeasuredStep(StepWork(timeline, step["accumulate"], step["flops"]), record["seconds"])
 
 
 def child(arguments: list[str]) -> None:

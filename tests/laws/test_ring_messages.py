@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.attention import Causal, Full, Mask, Packed, Range, Softmax, Window
 from regard.attention.backends.ring import Ring
 from regard.attention.masks.expression import parse
-from regard.attention.ring.route import Route
+from regard.attention.ring.route import RingRoute
 from regard.attention.ring.transport import Transport
 from regard.attention.slots import AnySlots, select
 from regard.attention.tiling.quarters import HOST, TileSizes, quartered
@@ -90,7 +90,7 @@ def pairs(mask: Mask, zigzag: bool) -> list[int]:
     for rank, shard in enumerate(shards):
         mechanism = Softmax(backend=Ring(Planning(rank, shards), smallest=1))
         route = mechanism.plan(mask, select(Range(LENGTH), shard), like=torch.empty(1, 1, SHARE, 4)).prepared
-        assert isinstance(route, Route)
+        assert isinstance(route, RingRoute)
         visits = [step.visit for step in route.steps if step.visit is not None]
         planned.append(sum(tile.elements for visit in visits for tile in visit.tiles(fused=False)))
     return planned

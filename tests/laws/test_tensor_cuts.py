@@ -47,11 +47,11 @@ from regard.nn.latent import LatentConfig
 from regard.nn.lora import install_lora
 from regard.nn.mixers import MambaConfig
 from regard.nn.positions.position import NoRotation, T5Config
-from regard.parallel.tensor import Share
+from regard.parallel.tensor import RankShare
 
 Run = Callable[[Any, Tensor], Tensor]
 WIDTH, LENGTH = 12, 6
-RANGES = Share.ranges
+RANGES = RankShare.ranges
 
 
 def check_cut(layer: Any, ranks: int, run: Run, ends_with: str) -> None:
@@ -142,7 +142,7 @@ def test_hidden_units_of_gate_and_up_are_cut_separately(ranks, units, gated, bia
 )
 def test_adjacent_rows_of_a_fused_matrix_are_wrong(layer, run, last, monkeypatch):
     """What ``ColwiseParallel`` would give each rank: the first one has queries, or gates, only."""
-    monkeypatch.setattr(Share, "ranges", lambda share, *parts: RANGES(share, sum(parts)))
+    monkeypatch.setattr(RankShare, "ranges", lambda share, *parts: RANGES(share, sum(parts)))
     with pytest.raises(AssertionError, match=r"not close"):
         check_cut(layer, 2, run, last)
 

@@ -21,7 +21,7 @@ from regard.plan import Hardware, plan
 from regard.plan.checkpoints import checkpoints
 from regard.plan.communication import communication, visible
 from regard.plan.hardware import HOURS_BETWEEN_FAILURES, WRITE
-from regard.plan.layout import Messages, RankModel, Unit, Weight, rank_model
+from regard.plan.layout import Messages, RankModel, RankWeight, Unit, rank_model
 from regard.plan.trace import trace
 from regard.train import Experiment
 
@@ -100,8 +100,8 @@ def test_routed_tokens_travel_to_their_experts(ranks: list[dict[str, dict[str, f
 
 def test_by_hand() -> None:
     """A table of 3 rows of 5 on 2 ranks, which pad it to 4 rows, and a matrix of 4 x 5: 4 bytes a number."""
-    table, matrix = Weight((3, 5)), Weight((4, 5), muon=True)
-    layout, frozen = Layout(replicate=2, shard=2), Weight((4, 5), trains=False)
+    table, matrix = RankWeight((3, 5)), RankWeight((4, 5), muon=True)
+    layout, frozen = Layout(replicate=2, shard=2), RankWeight((4, 5), trains=False)
     units = (Unit((table,), 2, 2, block=False), Unit((frozen,), 2, 2), Unit((matrix,), 2, 2))
     given = Experiment(MODEL, TextConfig(batch=4), train=replace(TRAIN, accumulate=3))
     assert communication(RankModel(given, layout, units, 2, Messages()), (4, 256, 32)) == {

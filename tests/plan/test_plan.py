@@ -33,7 +33,7 @@ from regard.plan import (
     variants,
 )
 from regard.plan.formulas import FORMULAS
-from regard.plan.operations import HOST_TIME, Origin
+from regard.plan.operations import HOST_TIME, StartedBy
 from regard.plan.plan import traced
 from regard.plan.recurrent import recurrent_counted
 from regard.plan.speed import whole_step
@@ -132,7 +132,7 @@ def test_what_starts_an_operation_decides_its_time_on_the_host() -> None:
     plain, again = (trace(experiment(deep, checkpointing=value)).timeline.micro_batch[0] for value in (False, True))
     assert sum(again.host) > 1.6 * sum(plain.host)  # blocks are recomputed, through functions in Python
     assert len(again.host) > len(plain.host)
-    eager = sum(HOST_TIME[Origin.PYTHON] for _ in plain.host)
+    eager = sum(HOST_TIME[StartedBy.PYTHON] for _ in plain.host)
     assert 0.6 * eager < sum(plain.host) < 1.3 * eager  # those of autograd's engine are cheaper; views are added
 
 

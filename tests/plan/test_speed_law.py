@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.plan import MeasuredStep, Operation, Peaks, Segment, SpeedLaw, Step, Timeline, measure_peaks
+from regard.plan import MeasuredStep, Operation, Peaks, SpeedLaw, StepWork, Timeline, TimelineSegment, measure_peaks
 from regard.plan.heap import Heap
 from regard.plan.law import BANDWIDTH, HOST, KERNEL
 
 
-def step_of(operations: list[Operation], accumulate: int = 1) -> Step:
-    timeline = Timeline((Segment.of(operations),), (Segment.of([]),))
-    return Step(timeline, accumulate, sum(one.flops for one in operations))
+def step_of(operations: list[Operation], accumulate: int = 1) -> StepWork:
+    timeline = Timeline((TimelineSegment.of(operations),), (TimelineSegment.of([]),))
+    return StepWork(timeline, accumulate, sum(one.flops for one in operations))
 
 
 PEAKS = Peaks(half=15e12, single=1e12, bytes=1e11)

@@ -58,7 +58,7 @@ def apply(model: Model, world: World) -> None:
     if world.layout.tensor == 1:
         return
     place = world.layout.coordinates(world.rank)[DIMENSIONS.index("tensor")]
-    cutter = _Cutter(model, Share(place, world.layout.tensor), world.group("tensor"))
+    cutter = _Cutter(model, RankShare(place, world.layout.tensor), world.group("tensor"))
     found = 0
     for name, module in list(model.named_modules()):
         if isinstance(module, SelfAttention | CrossAttention):
@@ -104,7 +104,7 @@ def cut_matrices(model: Model) -> dict[Tensor, CutMatrix]:
     return {layer.weight: CutMatrix(model.cuts[names[layer.weight]], layer.group) for layer in layers}
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """Which of equal shares a rank has."""
 
     number: int
@@ -113,7 +113,7 @@ class Share(NamedTuple):
     def ranges(self, *parts: int) -> tuple[tuple[int, int], ...]:
         """Its range of each of several stacked parts, which have these sizes.
 
-        >>> Share(1, 2).ranges(8, 4, 4)
+        >>> RankShare(1, 2).ranges(8, 4, 4)
         ((4, 8), (10, 12), (14, 16))
         """
         found, start = [], 0
@@ -127,7 +127,7 @@ class Share(NamedTuple):
 class _Cutter:
     """Replaces the parameters of layers by this rank's share of them."""
 
-    def __init__(self, model: Model, share: Share, group: ProcessGroup | None):
+    def __init__(self, model: Model, share: RankShare, group: ProcessGroup | None):
         self.cuts, self.share, self.group = model.cuts, share, group
         self.done: set[Bias] = set()  # layers may share one
         self.names: dict[Tensor, list[str]] = {}  # a layer that is used twice has two names

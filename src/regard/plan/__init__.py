@@ -2,10 +2,10 @@
 
 from regard.plan.checkpoints import Checkpoints
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
-from regard.plan.law import MeasuredStep, Peaks, SpeedLaw, Step, measure_peaks
+from regard.plan.law import MeasuredStep, Peaks, SpeedLaw, StepWork, measure_peaks
 from regard.plan.layout import Memory
 from regard.plan.meter import Work
-from regard.plan.operations import Operation, Segment, Timeline
+from regard.plan.operations import Operation, Timeline, TimelineSegment
 from regard.plan.overlap import Traffic
 from regard.plan.plan import TOKENS_PER_PARAMETER, TrainingPlan, plan
 from regard.plan.size import with_parameters
@@ -23,11 +23,11 @@ __all__ = [
     "Operation",
     "Part",
     "Peaks",
-    "Segment",
     "SpeedLaw",
-    "Step",
     "StepTrace",
+    "StepWork",
     "Timeline",
+    "TimelineSegment",
     "Traffic",
     "TrainingPlan",
     "Work",

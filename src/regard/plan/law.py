@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from regard.plan.operations import Segment, Timeline
+from regard.plan.operations import Timeline, TimelineSegment
 from regard.train.device import synchronize
 
 KERNEL = 2e-6  # seconds of an empty kernel on a GPU
@@ -40,18 +40,18 @@ class Peaks(NamedTuple):
     bytes: float
 
 
-class Step(NamedTuple):
+class StepWork(NamedTuple):
     """What decides the time of a step."""
 
     timeline: Timeline
     accumulate: int
     flops: float
 
-    def in_tensors(self) -> Step:
+    def in_tensors(self) -> StepWork:
         """The same, for many evaluations."""
 
-        def converted(segment: Segment) -> Segment:
-            return Segment(*(torch.tensor(x, dtype=torch.float64) for x in segment[:4]), weight=segment.weight)  # type: ignore[arg-type]
+        def converted(segment: TimelineSegment) -> TimelineSegment:
+            return TimelineSegment(*(torch.tensor(x, dtype=torch.float64) for x in segment[:4]), weight=segment.weight)  # type: ignore[arg-type]
 
         return self._replace(timeline=Timeline(*(tuple(map(converted, part)) for part in self.timeline)))
 
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 class MeasuredStep(NamedTuple):
     """A step and its time."""
 
-    step: Step
+    step: StepWork
     seconds: float
 
 
@@ -73,13 +73,13 @@ class SpeedLaw(NamedTuple):
     queued: bool  # a GPU works while the host starts further operations
     error: float = 0.0
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: StepWork) -> float:
         """The time of a step."""
         micro_batch, update = step.timeline
         parts = [(one, step.accumulate) for one in micro_batch] + [(one, 1) for one in update]
         return sum(one.weight * self._of(one, times) for one, times in parts)
 
-    def _of(self, segment: Segment, times: int) -> float:
+    def _of(self, segment: TimelineSegment, times: int) -> float:
         host, half, single, size = (torch.as_tensor(x, dtype=torch.float64) for x in segment[:4])
         device = torch.maximum(half * self.per_half + single * self.per_single, size * self.per_byte)
         host = host * self.per_operation

@@ -29,7 +29,7 @@ from regard.train import Experiment, MuonConfig
 HALF = ("bfloat16", "float16")
 
 
-class Weight(NamedTuple):
+class RankWeight(NamedTuple):
     """A parameter as one rank has it before FSDP shards it."""
 
     shape: tuple[int, ...]
@@ -41,12 +41,12 @@ class Weight(NamedTuple):
 class Unit(NamedTuple):
     """Parameters that FSDP gathers, and whose gradients it reduces, at once."""
 
-    weights: tuple[Weight, ...]
+    weights: tuple[RankWeight, ...]
     ranks: int  # that share them
     replicas: int = 1  # of each shard
     block: bool = True  # or a part of one; False: what belongs to no block
 
-    def bytes(self, of: Callable[[Weight], bool] = lambda weight: True) -> int:
+    def bytes(self, of: Callable[[RankWeight], bool] = lambda weight: True) -> int:
         """Of some weights on all ranks that share them, of which each gets as many rows: the rest is padding."""
         sizes = (((one.shape or (1,)), one.size) for one in self.weights if of(one))
         return sum(-(-shape[0] // self.ranks) * self.ranks * prod(shape[1:]) * size for shape, size in sizes)
@@ -133,9 +133,11 @@ def _units(model: Model, experiment: Experiment, layout: Layout) -> Iterator[Uni
     inside = {one for part in (*blocks, *experts) for one in part}
     muon = set(model.hidden_matrices() if isinstance(experiment.train.optimizer, MuonConfig) else ())
 
-    def weights(part: Iterable[Tensor]) -> tuple[Weight, ...]:
+    def weights(part: Iterable[Tensor]) -> tuple[RankWeight, ...]:
         trained = ((one, one.requires_grad) for one in part)
-        return tuple(Weight(tuple(x.shape), x.element_size(), trains, trains and x in muon) for x, trains in trained)
+        return tuple(
+            RankWeight(tuple(x.shape), x.element_size(), trains, trains and x in muon) for x, trains in trained
+        )
 
     yield Unit(weights(one for one in model.parameters() if one not in inside), ranks, layout.replicate, block=False)
     yield from (Unit(weights(block), ranks, layout.replicate) for block in blocks)

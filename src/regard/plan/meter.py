@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 from regard.models import Model
 from regard.plan.formulas import FORMULAS, LAUNCHES, WORKSPACES
 from regard.plan.heap import Event
-from regard.plan.operations import Operation, Origin, started_by
+from regard.plan.operations import Operation, StartedBy, started_by
 
 #: PyTorch's CUDA allocator rounds each block up to so many bytes.
 CUDA_BLOCK = 512
@@ -79,7 +79,7 @@ class Meter(TorchDispatchMode):
                 self.weights.add(x.untyped_storage())
         return out
 
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, origin: Origin) -> None:
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, origin: StartedBy) -> None:
         """Count an operation that is no view."""
         packet, tensors, flops = func._overloadpacket, tensors_in((args, kwargs)), 0.0
         if packet in FORMULAS:

@@ -14,7 +14,7 @@ ENGINE = "_engine_run_backward"  # the function of PyTorch that runs the backwar
 WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")  # around the methods of a dispatch mode
 
 
-class Origin(Enum):
+class StartedBy(Enum):
     """What starts an operation."""
 
     PYTHON = auto()
@@ -25,7 +25,7 @@ class Origin(Enum):
 #: The host's time for an operation, in units of one that Python starts. Measured on a CPU with tensors of a few numbers
 #: (models of 12 layers, width 32, 16 tokens), with 4 µs added for each launch on a GPU. Recomputation is expensive, as
 #: each saved tensor passes through functions in Python.
-HOST_TIME = {Origin.PYTHON: 1.0, Origin.AUTOGRAD: 0.6, Origin.CHECKPOINT: 2.0}
+HOST_TIME = {StartedBy.PYTHON: 1.0, StartedBy.AUTOGRAD: 0.6, StartedBy.CHECKPOINT: 2.0}
 VIEW = 0.2  # of those, for an operation that computes nothing
 #: Fused kernels of attention reach about half the FLOP/s of matrix products (Dao 2023, fig. 5 and 6).
 ATTENTION = 2.0
@@ -39,16 +39,16 @@ class Operation(NamedTuple):
     bytes: float = 0.0  # read and written
     half: bool = False  # products of 16-bit formats
     attention: bool = False  # a fused kernel of attention
-    origin: Origin = Origin.PYTHON
+    origin: StartedBy = StartedBy.PYTHON
 
     @property
     def host(self) -> float:
         """The host's time for it. Kernels after the first are started without Python, as autograd does."""
         one = HOST_TIME[self.origin]
-        return one + (self.launches - 1) * HOST_TIME[Origin.AUTOGRAD] if self.launches else VIEW * one
+        return one + (self.launches - 1) * HOST_TIME[StartedBy.AUTOGRAD] if self.launches else VIEW * one
 
 
-class Segment(NamedTuple):
+class TimelineSegment(NamedTuple):
     """Operations between two points where the host waits for the device; one entry for each that computes."""
 
     host: Sequence[float]  # time of the host up to its start, since that of the one before
@@ -58,7 +58,7 @@ class Segment(NamedTuple):
     weight: float = 1.0  # of this segment in the sum of a step's segments
 
     @classmethod
-    def of(cls, operations: Iterable[Operation]) -> Segment:
+    def of(cls, operations: Iterable[Operation]) -> TimelineSegment:
         """The segment of these operations."""
         rows, waiting = [], 0.0
         for one in operations:
@@ -74,8 +74,8 @@ class Segment(NamedTuple):
 class Timeline(NamedTuple):
     """What a step does: each of its micro-batches, and then the update."""
 
-    micro_batch: tuple[Segment, ...]
-    update: tuple[Segment, ...]
+    micro_batch: tuple[TimelineSegment, ...]
+    update: tuple[TimelineSegment, ...]
 
     def further(self, other: Timeline, times: int) -> Timeline:
         """This and ``times`` times the difference to another one, as with layers that repeat."""
@@ -88,17 +88,17 @@ class Timeline(NamedTuple):
         )
 
 
-def started_by() -> Origin:
+def started_by() -> StartedBy:
     """What started the operation that a dispatch mode is called with; to be called by that mode itself."""
     if torch._C._current_graph_task_id() == -1:
-        return Origin.PYTHON
+        return StartedBy.PYTHON
     frame = sys._getframe(1).f_back  # none below a thread of the engine
     while frame is not None and frame.f_code.co_filename.endswith(WRAPPERS):
         frame = frame.f_back
     if frame is None or frame.f_code.co_name == ENGINE:  # on a GPU the engine has a thread of its own
-        return Origin.AUTOGRAD
+        return StartedBy.AUTOGRAD
     while frame is not None and frame.f_code.co_name != ENGINE:
         if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
-            return Origin.CHECKPOINT
+            return StartedBy.CHECKPOINT
         frame = frame.f_back
-    return Origin.PYTHON
+    return StartedBy.PYTHON

@@ -13,7 +13,7 @@ from regard.config import override
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.parallel.world import World
-from regard.plan.law import MeasuredStep, Step
+from regard.plan.law import MeasuredStep, StepWork
 from regard.plan.meter import Work
 from regard.plan.trace import StepTrace, trace
 from regard.train import Experiment
@@ -32,9 +32,9 @@ def step_work(found: StepTrace, accumulate: int) -> Work:
     return Work(*(accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)))
 
 
-def whole_step(found: StepTrace, accumulate: int) -> Step:
+def whole_step(found: StepTrace, accumulate: int) -> StepWork:
     """What decides the time of a whole step."""
-    return Step(found.timeline, accumulate, step_work(found, accumulate).flops)
+    return StepWork(found.timeline, accumulate, step_work(found, accumulate).flops)
 
 
 class RepeatedBatch:

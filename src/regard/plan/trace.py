@@ -33,7 +33,7 @@ from regard.parallel.world import World
 from regard.plan.formulas import FORMULAS, workspace
 from regard.plan.heap import Allocations
 from regard.plan.meter import Meter, Work, stored
-from regard.plan.operations import Segment, Timeline
+from regard.plan.operations import Timeline, TimelineSegment
 from regard.plan.recurrent import recurrent_counted
 from regard.plan.visible import counted
 from regard.tasks import Task
@@ -164,7 +164,9 @@ def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = 
     return StepTrace(
         parts=found,
         micro_batch=micro_batch,
-        timeline=Timeline((Segment.of(meter.timeline[:ended]),), (Segment.of(meter.timeline[started:]),)),
+        timeline=Timeline(
+            (TimelineSegment.of(meter.timeline[:ended]),), (TimelineSegment.of(meter.timeline[started:]),)
+        ),
         allocations=(
             Allocations(
                 meter.events[:made],

@@ -38,7 +38,7 @@ from regard.attention.backends.tiled import (
 )
 from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying
 from regard.attention.ring.flash import FlashKernel, flash_runs
-from regard.attention.ring.route import Route, Step, find_route
+from regard.attention.ring.route import RingRoute, RingStep, find_route
 from regard.attention.ring.transport import Transport, Wait
 from regard.attention.tiling.quarters import TileSizes
 
@@ -61,7 +61,7 @@ class Ring(Backend):
         traced = {"torch.compile cannot trace it; set compile to false": torch.compiler.is_compiling()}
         return not_plain_softmax(call, takes_bias=True) + applying(traced)
 
-    def prepare(self, plan: Plan, device: torch.device) -> Route:
+    def prepare(self, plan: Plan, device: torch.device) -> RingRoute:
         smallest = self.smallest or SMALLEST.get(device.type, SMALLEST["cuda"])
         dense = min(self.block, DENSE.get(device.type, DENSE["cuda"]))
         sizes = {fused: TileSizes(size, smallest) for fused, size in ((True, self.block), (False, dense))}
@@ -92,10 +92,10 @@ class RingWork(NamedTuple):
     """The arguments of ``Passed`` that are no tensors."""
 
     kernel: Kernel
-    route: Route
+    route: RingRoute
     seed: int
 
-    def arriving(self, k: Tensor, v: Tensor) -> Iterator[tuple[Step, Visitors | None]]:
+    def arriving(self, k: Tensor, v: Tensor) -> Iterator[tuple[RingStep, Visitors | None]]:
         """Each step with what arrives in it; the next step's is on its way meanwhile."""
         first, *others = self.route.steps
         ahead = self._start(others[0], k, v) if others else None
@@ -107,19 +107,21 @@ class RingWork(NamedTuple):
             ahead = None if following is None else self._start(following, k, v)
             yield step, None if received is None else self._visitors(step, *_unpack(received, k, v))
 
-    def _start(self, step: Step, k: Tensor, v: Tensor) -> tuple[Wait, Tensor | None]:
+    def _start(self, step: RingStep, k: Tensor, v: Tensor) -> tuple[Wait, Tensor | None]:
         """Send the keys and values that ``target`` needs and receive those of ``source``."""
         sent = None if step.columns is None else _pack(*(x.index_select(2, step.columns) for x in (k, v)))
         received = None if step.visit is None else _room(step.visit.plan.keys.length, k, v)
         return self.route.transport.exchange(sent, step.target, received, step.source), received
 
-    def send_home(self, step: Step, gradients: list[Tensor] | None, k: Tensor, v: Tensor) -> tuple[Wait, Tensor | None]:
+    def send_home(
+        self, step: RingStep, gradients: list[Tensor] | None, k: Tensor, v: Tensor
+    ) -> tuple[Wait, Tensor | None]:
         """Send gradients to the rank whose keys they are of, and receive those of this rank's keys."""
         sent = None if gradients is None else _pack(*(x.to(k.dtype) for x in gradients))
         received = None if step.columns is None else _room(len(step.columns), k, v)
         return self.route.transport.exchange(sent, step.source, received, step.target), received
 
-    def _visitors(self, step: Step, k: Tensor, v: Tensor) -> Visitors | None:
+    def _visitors(self, step: RingStep, k: Tensor, v: Tensor) -> Visitors | None:
         if step.visit is None:
             return None
         kernel = self.kernel._replace(call=self.kernel.call._replace(plan=step.visit.plan))
@@ -166,7 +168,7 @@ class Passed(Function):
         mixed, given = Mixed(*rest), (q, k, v, *work.kernel.learned)
         grad = grad if grad.stride(-1) == 1 else grad.contiguous()  # as fused kernels need it
         into = for_q, for_k, for_v, *for_learned = zeros(*given)
-        homeward: tuple[Step, Wait, Tensor | None] | None = None
+        homeward: tuple[RingStep, Wait, Tensor | None] | None = None
         for number, (step, visitors) in enumerate(work.arriving(k, v)):
             visiting = None
             if visitors is not None:
@@ -180,7 +182,7 @@ class Passed(Function):
         return None, *(total.to(x.dtype) for total, x in zip(into, given, strict=True))
 
 
-def _arrived(homeward: tuple[Step, Wait, Tensor | None] | None, *into: Tensor) -> None:
+def _arrived(homeward: tuple[RingStep, Wait, Tensor | None] | None, *into: Tensor) -> None:
     """Add the gradients that have come home, always in the order of the steps."""
     if homeward is None:
         return

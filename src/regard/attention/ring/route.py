@@ -36,7 +36,7 @@ class Visit:
         return self._tiles[fused]
 
 
-class Step(NamedTuple):
+class RingStep(NamedTuple):
     """In step t rank r reads keys of rank r - t, and rank r + t reads keys of rank r."""
 
     source: int
@@ -45,31 +45,31 @@ class Step(NamedTuple):
     columns: Tensor | None  # the indices of the keys that ``target`` may see; None: there are none
 
 
-class Route(NamedTuple):
+class RingRoute(NamedTuple):
     """The steps of one plan; in the first one a rank reads its own keys."""
 
     transport: Transport
-    steps: tuple[Step, ...]
+    steps: tuple[RingStep, ...]
 
 
-def find_route(plan: Plan, device: torch.device, transport: Transport, sizes: dict[bool, TileSizes]) -> Route:
+def find_route(plan: Plan, device: torch.device, transport: Transport, sizes: dict[bool, TileSizes]) -> RingRoute:
     """The route of a plan for the tokens of this rank. Every rank calls it at the same time."""
     plan = plan._replace(queries=plan.queries.to(HOST), keys=plan.keys.to(HOST))
     rank, size, smallest = transport.rank, transport.size, sizes[False].smallest
     if size == 1:
-        return Route(transport, (Step(0, Visit(plan, device, sizes), 0, None),))
+        return RingRoute(transport, (RingStep(0, Visit(plan, device, sizes), 0, None),))
     queries = _shards(plan.queries, device, transport)
     keys = queries if plan.same_tokens else _shards(plan.keys, device, transport)
     plan = plan._replace(queries=queries[rank], keys=keys[rank])
-    steps = [Step(rank, Visit(plan, device, sizes), rank, None)]
+    steps = [RingStep(rank, Visit(plan, device, sizes), rank, None)]
     for step in range(1, size):
         source, target = (rank - step) % size, (rank + step) % size
         read = visible_keys(plan.mask, queries[rank], keys[source], smallest)
         sent = visible_keys(plan.mask, queries[target], keys[rank], smallest)
         there = plan._replace(keys=select(keys[source], read), same_tokens=False)
         visit = Visit(there, device, sizes) if len(read) else None
-        steps.append(Step(source, visit, target, sent.to(device) if len(sent) else None))
-    return Route(transport, tuple(steps))
+        steps.append(RingStep(source, visit, target, sent.to(device) if len(sent) else None))
+    return RingRoute(transport, tuple(steps))
 
 
 def _shards(slots: AnySlots, device: torch.device, transport: Transport) -> list[Slots]:

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from regard.config import option
 from regard.data.base import DataConfig
 from regard.data.chats.data import ChatData, ChatPart, EncodedChat, PreferenceData, PreferencePart, encoded
-from regard.data.chats.messages import FORMS, Piece, Preference, pieces, read_conversations, read_preferences
+from regard.data.chats.messages import FORMS, MessagePiece, Preference, pieces, read_conversations, read_preferences
 from regard.data.chats.template import ChatFormat
 from regard.data.origins.progress import say
 from regard.data.split import check_fractions, divide
@@ -114,7 +114,7 @@ class PreferenceConfig(MessagesConfig, kind="preferences"):
     def _text(self, one: Preference, answer: str, tokenizer: Tokenizer, room: int) -> EncodedChat:
         """A prompt with one of its answers; earlier answers in the prompt are no targets."""
         *before, last = pieces(self.form, (*one.prompt, {"role": "assistant", "content": answer}))
-        return encoded(tokenizer, [*(Piece(piece.text, False) for piece in before), last], room + 1)
+        return encoded(tokenizer, [*(MessagePiece(piece.text, False) for piece in before), last], room + 1)
 
 
 def tuned(tokenizer: Tokenizer | None) -> Tokenizer:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.base import IGNORE_INDEX, Data, PreferenceBatch, TextBatch
-from regard.data.chats.messages import Piece
+from regard.data.chats.messages import MessagePiece
 from regard.data.chats.packing import pack, rows_in_order, rows_of_step
 from regard.data.chats.template import ChatFormat
 from regard.data.tokenizers import Tokenizer
@@ -31,7 +31,7 @@ class EncodedChat(NamedTuple):
     cut: bool  # it was longer
 
 
-def encoded(tokenizer: Tokenizer, parts: Sequence[Piece], longest: int) -> EncodedChat:
+def encoded(tokenizer: Tokenizer, parts: Sequence[MessagePiece], longest: int) -> EncodedChat:
     """The first ``longest`` tokens. Each piece is encoded by itself: so is a prompt when the model answers it."""
     pairs = [(tokenizer.encode(piece.text), piece.answer) for piece in parts if piece.text]
     ids = np.concatenate([some for some, _ in pairs]) if pairs else np.zeros(0, np.int64)

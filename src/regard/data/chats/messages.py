@@ -14,7 +14,7 @@ ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # as in files
 FORMS = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 
 
-class Piece(NamedTuple):
+class MessagePiece(NamedTuple):
     """A part of a text; answers are what the model learns to write."""
 
     text: str
@@ -90,7 +90,7 @@ def _said(text: str) -> tuple[Message, ...]:
     return ({"role": "assistant", "content": text},)
 
 
-def pieces(form: ChatFormat, messages: tuple[Message, ...]) -> list[Piece]:
+def pieces(form: ChatFormat, messages: tuple[Message, ...]) -> list[MessagePiece]:
     """The text of a conversation by a template, divided into answers of the assistant and everything else.
 
     An answer is what the template adds to the prompt for it, up to and including the string that ends it, since the
@@ -107,6 +107,6 @@ def pieces(form: ChatFormat, messages: tuple[Message, ...]) -> list[Piece]:
         answer = whole[len(prompt) :]
         ends = [at + len(stop) for stop in form.stops if stop and (at := answer.find(stop)) >= 0]
         answer = answer[: min(ends, default=len(answer))]
-        found += [Piece(prompt[len(done) :], False), Piece(answer, True)]
+        found += [MessagePiece(prompt[len(done) :], False), MessagePiece(answer, True)]
         done = prompt + answer
     return found
