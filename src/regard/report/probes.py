@@ -43,12 +43,8 @@ class TextProbe:
         sampling = Sampling()
         with evaluation_mode(model):
             # Without CUDA graphs: training may have captured its own.
-            decoder, began = (
-                sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False),
-                time.perf_counter(),
-            )
-            tokens: list[int] = []
-            for token in decoder:
+            tokens, began = list[int](), time.perf_counter()
+            for token in sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False):
                 tokens.append(int(token))
                 if len(tokens) >= SHORT and time.perf_counter() - began > seconds:
                     break

@@ -17,8 +17,9 @@ from regard.train.evaluation_size import batches_of, decided, time_evaluation
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded
 
-#: The plan is compared with the clock after this share of it, and more often towards the end.
-EVERY = 0.02
+#: The plan is compared with the clock after this share of the budget, and more often towards the end; the first time
+#: after so many steps.
+EVERY, FIRST = 0.02, 8
 #: A change of less than this share of the budget is not worth one.
 NOTICEABLE = 0.002
 #: The speed is that of the latest part of the run that is as long as what is left of it, and at least this share.
@@ -59,7 +60,7 @@ class BudgetClock:
         self._paused = 0.0
         step, train = engine.progress.step, engine.experiment.train
         self._marks = deque([Mark(step, now)])
-        self._due = step + max(1, round(EVERY * ((train.steps or 1) - step)))
+        self._due = step + max(1, min(FIRST, round(EVERY * ((train.steps or 1) - step))))
 
     def spend(self) -> None:
         """Bring the counter of the seconds that are spent up to date."""

@@ -125,7 +125,8 @@ class TrainingSession:
         try:
             return self._run()
         except BaseException as error:
-            self._tell(lambda observer: observer.failed(error))
+            for observer in self.observers:
+                observer.failed(error)
             raise
 
     def _run(self) -> TrainingResult:
