@@ -4,6 +4,7 @@ How exactly it is kept is measured by `python -m bench.budget`. Here time is a n
 not matter.
 """
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,10 +71,8 @@ seconds_of_a_step = st.floats(0.01, 0.2)
 
 @given(st.floats(20, 200), seconds_of_a_step, st.floats(0, 1), st.integers(1, 5000))
 def test_a_run_of_one_speed_ends_in_time_whatever_its_first_plan(budget, step, evaluation, first_plan):
-    assert (
-        simulated(budget, [step], evaluation, max(2, first_plan)) == pytest.approx(budget, abs=2 * step + 0.01 * budget)
-        or first_plan < 2 * budget * budget_clock.EVERY / step
-    )
+    ended = simulated(budget, [step], evaluation, max(2, first_plan))
+    assert ended == pytest.approx(budget, abs=2 * step + 0.01 * budget)
 
 
 @given(st.floats(20, 200), st.lists(seconds_of_a_step, min_size=1, max_size=6))
@@ -89,42 +88,55 @@ def test_a_resumed_run_has_what_is_left(budget, share, step):
     assert ended == pytest.approx(budget - spent, abs=2 * step + 0.02 * budget)
 
 
-class Slower(Observer):
-    """Makes steps take a few milliseconds, and more of them from a step on, so that plans change."""
-
-    def __init__(self, kill: int | None = None):
-        self.kill, self.changes = kill, list[tuple[int, ...]]()
-
-    def changed(self, experiment):
-        self.changes = list(experiment.train.plans)
-
-    def stepped(self, step):
-        time.sleep(0.005 if step.step < 20 else 0.02)
-        if self.kill is not None and len(self.changes) >= 3 and step.step > self.kill:
-            raise Killed
-
-
 class Killed(Exception):
     pass
 
 
-def trapezoid(text, **training):
-    return experiment(text, seconds=3.0, schedule=TrapezoidScheduleConfig(), evaluate_every=None, **training)
+class SlowAndKill(Observer):
+    """Makes steps slower than the calibration has found them, so that the plan changes, and ends the run after that."""
+
+    def __init__(self):
+        self.plans: list[tuple[int, int]] = []
+
+    def changed(self, experiment):
+        self.plans = list(experiment.train.plans)
+
+    def stepped(self, step):
+        time.sleep(0.01)
+        if len(self.plans) > 1 and step.step > 20:
+            raise Killed
 
 
-def test_a_run_that_is_killed_and_resumed_forgets_the_plans_after_its_checkpoint(text, tmp_path):
-    wanted = trapezoid(text, save_every=9)
-    run = start(tmp_path, wanted)
-    slower = Slower(kill=27)
+def killed(text, folder):
+    """A run that is killed after a change of plan, and the plans it had."""
+    wanted = experiment(
+        text, seconds=60.0, schedule=TrapezoidScheduleConfig(), evaluate_every=None, save_every=6, keep=10
+    )
+    run, observer = start(folder, wanted), SlowAndKill()
     with pytest.raises(Killed):
-        train(wanted, run, [slower])
-    assert run.config["train"]["plans"] == [list(plan) for plan in slower.changes]
-    step = newest(run).step
-    kept = [plan for plan in slower.changes if plan[0] <= step]
-    result = train(run.load(Experiment), run, [Slower()], resume=True)
-    assert result.step == result.steps
+        train(wanted, run, [observer])
+    assert run.config["train"]["plans"] == [list(plan) for plan in observer.plans]
+    return run, observer.plans
+
+
+def resumed(run, seconds: float):
+    """The result of the rest of a run, with a budget that is over or nearly over."""
+    late = run.load(Experiment)
+    return train(replace(late, train=replace(late.train, seconds=seconds)), run, resume=True)
+
+
+@pytest.mark.parametrize("checkpoint", [6, 18])
+def test_a_resumed_run_forgets_the_plans_after_its_checkpoint(text, tmp_path, checkpoint):
+    run, plans = killed(text, tmp_path)
+    for step in run.steps():
+        if step > checkpoint:
+            shutil.rmtree(run.path / "checkpoints" / f"step-{step:06}")
+    result = resumed(run, newest(run).number("spent") + 1.5)
+    assert result.step == result.steps > checkpoint
     settled = run.load(Experiment)
-    assert settled.train.plans[: len(kept)] == tuple(kept)
+    kept = [plan for plan in plans if plan[0] <= checkpoint]
+    assert list(settled.train.plans[: len(kept)]) == kept
+    assert all(plan[0] > checkpoint for plan in settled.train.plans[len(kept) :])
     assert settled.train.seconds is None
     again = run_whole(tmp_path, settled)
     assert same(weights(again), weights(run))
@@ -132,14 +144,9 @@ def test_a_run_that_is_killed_and_resumed_forgets_the_plans_after_its_checkpoint
 
 
 def test_a_run_whose_budget_is_over_ends_with_one_more_step(text, tmp_path):
-    wanted = trapezoid(text, save_every=9)
-    run = start(tmp_path, wanted)
-    with pytest.raises(Killed):
-        train(wanted, run, [Slower(kill=27)])
+    run, _ = killed(text, tmp_path)
     step = newest(run).step
-    late = run.load(Experiment)
-    late = replace(late, train=replace(late.train, seconds=1e-3))
-    assert train(late, run, resume=True).step == step + 1
+    assert resumed(run, 1e-3).step == step + 1
 
 
 def test_plans_of_another_number_of_steps_are_not_followed(text):
@@ -177,7 +184,7 @@ def test_a_run_killed_with_sigkill_after_a_change_is_the_run_of_its_last_config(
                 break
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert process.wait() == -signal.SIGKILL
     done = regard(tmp_path, "resume", "runs/run")
     assert done.returncode == 0, done.stderr
     run = Run.open(folder)

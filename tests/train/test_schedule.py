@@ -1,5 +1,7 @@
 """Schedules: their shapes, and the laws all of them keep."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_a_plan_that_changes_is_the_whole_first_one_without_a_jump(planned):
     places = [virtual_step(step, planned) for step in range(steps + 1)]
     assert places[0] == 0
     assert places[-1] == first
-    assert all(before < after for before, after in zip(places, places[1:], strict=False))
+    assert all(before < after for before, after in pairwise(places))
     for number, (changed, newer) in enumerate(planned[1:], 1):
         # What is left of the schedule is shared by the steps that are left.
         assert virtual_step(changed, planned) == virtual_step(changed, planned[:number])
