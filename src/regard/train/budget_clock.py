@@ -60,7 +60,10 @@ class BudgetClock:
         self._paused = 0.0
         step, train = engine.progress.step, engine.experiment.train
         self._marks = deque([Mark(step, now)])
-        self._due = step + max(1, min(FIRST, round(EVERY * ((train.steps or 1) - step))))
+        first = min(FIRST, round(EVERY * ((train.steps or 1) - step)))
+        if step:  # a resumed run, which may be at its end
+            first = min(first, int((self.until - now) / 4 / max(engine.progress.seconds / step, 1e-9)))
+        self._due = step + engine.world.broadcast(max(1, first))
 
     def spend(self) -> None:
         """Bring the counter of the seconds that are spent up to date."""
