@@ -1,8 +1,8 @@
 """How exactly budgets in seconds are kept beside other work: `python -m bench.budget`.
 
 Ten times, `regard train shakespeare --train.seconds 60` runs in a process of its own while another process loads every
-core, which it does not do all the time: its load comes and goes, at moments that a seed decides. The time is that of the
-whole command, from the start of the process to its end, with start-up, calibration, evaluation, checkpoint and report.
+core, though not all the time: its load comes and goes at moments that a seed decides. The time is that of the whole
+command, from the start of the process to its end, with start-up, calibration, evaluation, checkpoint and report.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def load(seed: int) -> None:
         time.sleep(chance.uniform(0, 5))
 
 
-def run(recipe: str, seconds: float, folder: str, seed: int) -> tuple[float, int, int, str]:
-    """The seconds that a command takes, the steps of its first and its last plan, and what it printed."""
+def run(recipe: str, seconds: float, folder: str, seed: int) -> tuple[float, int, str]:
+    """The seconds that a command takes, the steps of its first plan, and what it printed."""
     command = [sys.executable, "-m", "regard", "train", recipe, "--train.seconds", str(seconds), "--name", "run"]
     command += ["--seed", str(seed), "--runs", folder]
     began = time.perf_counter()
@@ -39,7 +39,7 @@ def run(recipe: str, seconds: float, folder: str, seed: int) -> tuple[float, int
     if done.returncode:
         raise SystemExit(done.stderr)
     train = tomllib.loads(Path(folder, "run", "config.toml").read_text("utf-8"))["train"]
-    return taken, train["plans"][0][1], train["steps"], done.stdout.splitlines()[0].partition(";")[0]
+    return taken, train["plans"][0][1], done.stdout.splitlines()[0].partition(";")[0]
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     errors = []
     for seed in range(1, chosen.runs + 1):
         with tempfile.TemporaryDirectory() as folder:
-            taken, first, last, said = run(chosen.recipe, chosen.seconds, folder, seed)
+            taken, first, said = run(chosen.recipe, chosen.seconds, folder, seed)
         errors.append(taken / chosen.seconds - 1)
         busy = os.getloadavg()[0]
         said = said.partition(": ")[2]

@@ -87,7 +87,7 @@ def test_a_long_evaluation_does_not_leave_an_untrained_model(every, steps):
     assert steps_within(90, StepTimes(step=0.1, evaluation=300, start=0), every) == steps
 
 
-@pytest.mark.parametrize(("prepared", "evaluation", "least"), [(0, 300.0, 15), (80, 0.0, 30)])
+@pytest.mark.parametrize(("prepared", "evaluation", "least"), [(0, 300.0, 15), (80, 0.0, 6)])
 def test_a_run_that_will_be_late_trains_and_says_why(text, monkeypatch, capsys, prepared, evaluation, least):
     wanted = experiment(text, seconds=60, evaluate_every=None)
     monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, evaluation, 0.0))

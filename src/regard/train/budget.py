@@ -22,9 +22,10 @@ from regard.train.guard import guarded, make_engine
 WARM_STEPS, TIMED_STEPS = 2, 4
 #: Calibration takes this share of the budget; after the longest share it ends even if the steps above are not done.
 SHARE, LONGEST_SHARE = 0.01, 0.05
-#: On a slow machine the run may end late, but this share of the budget is left after preparation, and this share of
-#: what is left is for the steps before the first evaluation.
+#: Of the first plan, this share is for the steps before the first evaluation.
 TRAINING_SHARE = 0.5
+#: On a slow machine the run may end late, but training has this share of the budget, however long preparation takes.
+LEAST_SHARE = 0.1
 
 
 class StepTimes(NamedTuple):
@@ -48,7 +49,7 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         engine = make_engine(experiment, data, world)
         times = guarded(lambda: measure(engine, longest), engine)
         prepared = time.perf_counter() - began + times.start
-        left, least = train.seconds - prepared, train.seconds * TRAINING_SHARE
+        left, least = train.seconds - prepared, train.seconds * LEAST_SHARE
         steps = steps_within(max(left, least), times, train.evaluate_every)
         if left < max(least, steps * times.step + times.evaluation):
             taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import NamedTuple
 
-from regard.train.budget import TRAINING_SHARE
+from regard.train.budget import LEAST_SHARE
 from regard.train.engine import Engine
 from regard.train.evaluation_size import batches_of, decided, time_evaluation
 from regard.train.experiment import Experiment
@@ -56,7 +56,7 @@ class BudgetClock:
         self._saving = sum(3 * p.numel() * p.element_size() for p in engine.model.parameters()) / WRITTEN
         now, left = time.perf_counter(), self._began + seconds - time.perf_counter()
         #: When the budget is over. Long preparations do not leave an untrained model.
-        self.until = now + max(left, TRAINING_SHARE * min(seconds, seconds - engine.progress.spent))
+        self.until = now + max(left, LEAST_SHARE * min(seconds, seconds - engine.progress.spent))
         self._paused = 0.0
         step, train = engine.progress.step, engine.experiment.train
         self._marks = deque([Mark(step, now)])
