@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ def simulated(budget: float, speeds: list[float], evaluation: float, first_plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget_clock, "time", fake)
         patch.setattr(budget_clock, "time_evaluation", lambda engine: EvaluationTime(10, evaluation / 10))
-        engine = SimpleNamespace(
+        engine: Any = SimpleNamespace(
             world=World(),
             experiment=Experiment(train=TrainConfig(steps=first_plan, plans=((0, first_plan),), seconds=budget)),
             progress=TrainingProgress(spent=spent),
