@@ -1,8 +1,9 @@
 """`regard serve` under load: how long 32 clients wait for answers, and by how much a training is slowed down.
 
-    python -m bench.serve_load [--clients 32] [--seconds 20] [--rounds 3]
+    python -m bench.serve_load [--clients 32] [--seconds 20] [--rounds 3] [--recipe shakespeare]
 
-A training of a small model uses all cores. Each round measures its steps per second alone, then beside the server
+A training uses all cores: of a very small model, whose many short steps are each logged and sent to every stream, or of
+a recipe as it is. Each round measures its steps per second alone, then beside the server
 with its clients, so that a slow drift of the machine cancels out. A client is a page on that run: it keeps an event
 stream open (as many as the server allows do) and sends a request per second on another connection, which it keeps open
 too, as a browser does: the list of runs, the run, its metrics, a mask, a step of sampling. Latency is counted from the
@@ -29,7 +30,9 @@ from regard.serve.limits import STREAMS
 SIZES = "--model.layers 2 --model.width 64 --model.heads 2 --model.context 64 --data.batch 8 --data.path text.txt"
 PLAIN = "--train.evaluate_every none --train.device cpu --train.log_every 1"
 SMALL = f"train shakespeare-small {SIZES} {PLAIN} --name small --train.steps 4"
-BUSY = f"train shakespeare-small {SIZES} {PLAIN} --name busy --train.steps 1000000 --train.save_every 1000"
+LONG = "--name busy --train.steps 1000000 --train.save_every 1000"
+BUSY = f"train shakespeare-small {SIZES} {PLAIN} {LONG}"
+RECIPE = f"train {{}} {PLAIN} {LONG}"
 WORDS = ("to", "be", "or", "not", "that", "is", "the", "question", "whether", "tis", "nobler", "in", "mind")
 
 
@@ -172,6 +175,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--recipe", help="the training beside the server; default: a very small model")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the training is stopped too
     with tempfile.TemporaryDirectory() as name:
@@ -180,7 +184,7 @@ def main() -> None:
         (folder / "text.txt").write_text(" ".join(words), encoding="utf-8")
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         assert regard(folder, SMALL, **quiet).wait() == 0
-        training = regard(folder, BUSY, **quiet)
+        training = regard(folder, RECIPE.format(given.recipe) if given.recipe else BUSY, **quiet)
         try:
             while last_step(folder) < 20:
                 assert training.poll() is None, "the training has ended"

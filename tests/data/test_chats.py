@@ -135,6 +135,9 @@ def test_preferences_compare_the_last_answers_only(tmp_path: Path) -> None:
     texts = [bytes(t for t in row.tolist() if t >= 0).decode() for row in batch.targets]
     assert texts == ["Seven.<|im_end|>", "Nine.<|im_end|>", "Hello<|im_end|>", "No<|im_end|>", "", ""]
     assert batch.inputs.shape[1] % 8 == 0
+    padding = data.train.batch(np.arange(2, 4))  # as another rank may get at the end of an evaluation
+    assert (padding.targets < 0).all()
+    assert len(padding.targets) == 4
 
 
 @pytest.mark.parametrize(

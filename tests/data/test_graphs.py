@@ -147,6 +147,14 @@ def test_what_describes_a_node_by_its_formula() -> None:
     assert laplacian(near[:2, :2], 4)[:, 1:].tolist() == [[0, 0, 0]] * 2
 
 
+def test_signs_of_eigenvectors_do_not_depend_on_the_order_of_nodes() -> None:
+    near = example([(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (1, 6)], 7).adjacency
+    vectors = laplacian(near, 2)
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(7)
+        np.testing.assert_allclose(laplacian(near[order][:, order], 2), vectors[order], atol=1e-9)
+
+
 def equal(one: GraphBatch, other: GraphBatch) -> bool:
     pairs = zip(one, other, strict=True)
     return all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
@@ -192,6 +200,9 @@ def test_the_parts_of_labelled_nodes_are_disjoint_and_can_be_named(nodes: NodesC
     signs = {tuple(data.batch(step, seed=1, size=2).inputs[0, 0].sign().tolist()) for step in range(20)}
     assert len(signs) > 1  # of the eigenvectors, in training only
     assert equal(next(data.test_batches(9)), next(data.test_batches(9)))
+    still = replace(nodes, random_signs=False).build(0)
+    for step in range(20):
+        assert still.batch(step, seed=1, size=2).inputs.equal(next(still.test_batches(9)).inputs)
 
 
 def test_a_file_of_ones_own_is_numbered_as_the_graph_of_the_training(nodes: NodesConfig, tmp_path: Path) -> None:

@@ -38,13 +38,18 @@ def tolerance(dtype: torch.dtype) -> float:
     return 1e-10 if dtype == torch.float64 else 1e-5
 
 
-def agree(got: Tensor, want: Tensor, what: str) -> None:
-    """Equal up to rounding, relative to the greatest number at hand; never NaN."""
+def agree(got: Tensor, want: Tensor, what: str, terms: float = 1) -> None:
+    """Equal up to rounding, relative to the greatest number at hand; never NaN.
+
+    ``terms``: how many numbers, of size up to 1, are added up to each. Their rounding errors grow with its square root,
+    also where the sum is zero.
+    """
     assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)} instead of {tuple(want.shape)}"
     assert got.isfinite().all(), f"{what}: not finite"
     if got.numel():
         error = (got.double() - want.double()).abs().max().item()
-        allowed = tolerance(got.dtype) * max(1.0, want.abs().max().item())
+        unit = max(tolerance(got.dtype), 4 * torch.finfo(got.dtype).eps * terms**0.5)
+        allowed = unit * max(1.0, want.abs().max().item())
         assert error <= allowed, f"{what}: off by {error:.2e}, allowed {allowed:.2e}"
 
 

@@ -21,7 +21,7 @@ from regard.errors import UserError
 from regard.parallel import tensor
 from regard.parallel.fsdp import shard
 from regard.parallel.layout import Layout
-from regard.parallel.norm import gradient_norm
+from regard.parallel.norm import own_norm
 from regard.parallel.tensors import gathered
 from regard.parallel.world import World
 
@@ -44,8 +44,9 @@ def main(rank: int, size: int, folder: Path, ranks: int, names: list[str]) -> No
             if world.parts > 1:
                 shard(model, world)
             found = gradients(model, own)
-            norm = gradient_norm(found, model.cuts, world)
-            result = {"output": output, "gradients": gathered(found), "norm": norm, "cuts": model.cuts}
+            norm = own_norm(found, model.cuts, world).double().square()
+            distributed.all_reduce(norm)
+            result = {"output": output, "gradients": gathered(found), "norm": norm.sqrt(), "cuts": model.cuts}
         except UserError as refusal:
             result = {"refusal": str(refusal)}
         except Exception:  # the same on every rank, so the next model can be tried

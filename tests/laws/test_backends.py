@@ -63,8 +63,10 @@ def reasons_against(case: Case, backend: Backend, mechanism: Softmax) -> list[st
 
 def same(got: dict[str, Tensor], want: dict[str, Tensor], backend: str) -> None:
     assert got.keys() == want.keys()
-    for what in want:
-        agree(got[what], want[what], f"{backend}, {what}")
+    pairs = want["values"][..., 0].numel() * want["gradient of k"].shape[2]
+    for what, x in want.items():
+        shared = what not in ("values", *(f"gradient of {name}" for name in "qkv"))  # a table, by all pairs
+        agree(got[what], x, f"{backend}, {what}", terms=pairs / max(1, x.numel()) if shared else 1)
 
 
 @examples(2)

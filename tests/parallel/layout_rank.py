@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.config import to_toml
 from regard.data import TextConfig
+from regard.doctor import Doctor
 from regard.models import GPTConfig, ModelConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.parallel import fsdp
@@ -135,10 +136,10 @@ def own_pieces(engine: Engine, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return found
 
 
-def gradients(engine: Engine) -> dict[str, Tensor]:
-    """The gradients of an update, before clipping, by parameter."""
-    engine.update()
-    return {name: p.grad for p, name in engine.optimizer.names.items() if p.grad is not None}
+def gradients(engine: Engine) -> tuple[dict[str, Tensor], float]:
+    """The gradients of an update, before clipping, by parameter, and their norm."""
+    norm = engine.update().norm
+    return {name: p.grad for p, name in engine.optimizer.names.items() if p.grad is not None}, norm
 
 
 def trained(engine: Engine) -> list[float]:
@@ -156,7 +157,8 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     still = replace(case, training={**(case.training or {}), "clip": None})
     with float64():
         engine = build(still, folder, world)
-        found["gradients"] = own_pieces(engine, gradients(engine))
+        each, found["norm"] = gradients(engine)
+        found["gradients"] = own_pieces(engine, each)
     for again in (False, True):
         with redirect_stderr(io.StringIO()) as said:
             engine = build(case, folder, world)
@@ -226,7 +228,9 @@ def change(folder: Path, world: World) -> dict[str, Any]:
         engine = prepare(wanted, run, world, 0.0, resume=True)
         found = own_pieces(engine, weights(engine.model)) | own_pieces(engine, engine.optimizer.state())
     world.barrier()
-    train(wanted, run, [StopAt(CHANGES[world.size] - 1)] if world.size > 1 else [], resume=resume)
+    doctor = Doctor()
+    train(wanted, run, [doctor, StopAt(CHANGES[world.size] - 1)] if world.size > 1 else [], resume=resume)
+    assert doctor.active
     return found
 
 

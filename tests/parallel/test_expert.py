@@ -14,8 +14,12 @@ from expert_rank import CASES, LANES, Case, build, gradients
 from safetensors.torch import load_file
 from torch import Tensor
 
+from regard.errors import UserError
 from regard.nn.experts import moe
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts
+from regard.parallel import apply
+from regard.parallel.world import World
+from regard.train import MuonConfig
 
 WIDTH = 16
 PROGRAM = Path(__file__).with_name("expert_rank.py")
@@ -95,3 +99,14 @@ def test_gradients_and_losses_are_those_of_one_process(ranks, monkeypatch, size,
         assert together == pytest.approx(values, abs=1e-10)
     if not case.checkpointing:  # which repeats what travels forward
         assert [record["bytes"] for record in records] == bytes_to_others(case, size, model, chosen)
+
+
+def test_muon_that_needs_the_matrices_of_all_experts_together_is_refused():
+    case = CASES[2]["shared"]
+    model = build(case)
+    apply.cut(model, World(0, 2, layout=case.layout))
+    MuonConfig().build(model)
+    with pytest.raises(
+        UserError, match=r"all experts of a layer .*; set --train.optimizer.split true, or --layout.expert 1"
+    ):
+        MuonConfig(split=False).build(model)

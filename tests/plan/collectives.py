@@ -60,10 +60,12 @@ class Collectives(TorchDispatchMode):
         elif operation in ("allreduce", "all_reduce", "all_reduce_"):
             over = self.dimensions.get(group.group_name, "world")
             kind = {"replicate": "replicas", "world": "host"}.get(over, over)
-            kind = "host" if given[0].dtype == torch.float64 or given[0].numel() == 1 else kind  # or a norm
+            kind = "host" if given[0].dtype == torch.float64 else kind
             self.bytes[kind] += 2 * sum(sizes) * (ranks - 1) / ranks
         elif operation in ("send", "recv"):
             self.bytes["ring sent" if operation == "send" else "ring"] += sum(sizes)
+        elif operation == "allgather" and self.dimensions.get(group.group_name) == "tensor":
+            self.bytes["Muon's matrices"] += sizes[-1] * (ranks - 1)
         elif operation == "allgather":
             self.bytes["ring"] += sizes[-1] * (ranks - 1)
             self.bytes["ring sent"] += sizes[-1] * (ranks - 1)
@@ -88,7 +90,7 @@ def _group(args: Any) -> ProcessGroup:
 MODEL = GPTConfig(vocabulary=65, context=256, layers=2, heads=4, kv_heads=2, width=32)
 EXPERTS = replace(MODEL, feedforward=MoEConfig(experts=4, active=2))
 NEAR = replace(MODEL, attention=WindowConfig(size=64))
-TRAIN = TrainConfig(precision="float32", compile=False, accumulate=2, steps=5)
+TRAIN = TrainConfig(precision="float32", compile=False, accumulate=2, steps=5, device="cpu")
 MUON, AGAIN = replace(TRAIN, optimizer=MuonConfig()), replace(TRAIN, checkpointing=True)
 RANKS = 4
 #: Layouts of four ranks, and what they train. 65 rows of the embedding are no multiple of the ranks.

@@ -124,10 +124,10 @@ def test_activations_and_tokens_by_hand() -> None:
 
 def test_a_window_of_keys_by_hand() -> None:
     """A row of 4 x 512 tokens as 8 pieces of 256 in zigzag order: 0 7, 1 6, 2 5, 3 4. Tiles have 128 tokens."""
-    read, given = visible(Causal() & Window(129), 2048, 4)
+    read, given = visible(Causal() & Window(129), 2048, 4, 128)
     assert read == [128, 3 * 128 - 128, 256, 128]
     assert given == [128, 256, 256, 128]
-    read, given = visible(Causal(), 2048, 4)
+    read, given = visible(Causal(), 2048, 4, 128)
     assert read == [3 * 512, 2 * 512 + 256, 512 + 2 * 256, 3 * 256]
     assert given == [3 * 256, 512 + 2 * 256, 2 * 512 + 256, 3 * 512]
 

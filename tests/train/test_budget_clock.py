@@ -160,6 +160,8 @@ def test_a_resumed_run_with_another_number_of_steps_has_no_plans(text):
     wanted = experiment(text, steps=20, plans=((0, 10), (5, 20)), budget="3 seconds")
     longer = replanned(wanted, 40, 20).train
     assert (longer.steps, longer.plans, longer.seconds) == (40, (), None)
+    unfinished = replace(wanted, train=replace(wanted.train, seconds=3.0))
+    assert replanned(unfinished, 20, 8).train.seconds is None
 
 
 def test_plans_are_kept_up_to_a_checkpoint(text):

@@ -206,11 +206,8 @@ def test_a_process_of_torchrun_starts_no_others(folder, capsys, monkeypatch):
     assert "RANK is set" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("codes", "starts", "code"),
-    [([1, 0], 2, 0), ([-9, 1, 0], 3, 0), ([2], 1, 2), ([130], 1, 130), ([1, 1, 1], 3, RankLost.exit_code)],
-)
-def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeypatch, capsys, codes, starts, code):
+def launched(monkeypatch, codes):
+    """The arguments of each start of processes, which ends with the next of the codes."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
     from torch.distributed.launcher import api
 
@@ -226,6 +223,15 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
     monkeypatch.setattr(launch, "notice", print)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("codes", "starts", "code"),
+    [([1, 0], 2, 0), ([-9, 1, 0], 3, 0), ([2], 1, 2), ([130], 1, 130), ([1, 1, 1], 3, RankLost.exit_code)],
+)
+def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeypatch, capsys, codes, starts, code):
+    given = launched(monkeypatch, codes)
     assert main(["train", "tiny.toml", "--processes", "2", "--restarts", "2", "--name", "a"]) == code
     assert ["--again" in arguments for arguments in given] == [False, True, True][:starts]
     assert all("--name=a" in arguments and "tiny.toml" in arguments for arguments in given)
@@ -234,6 +240,37 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
         assert "rank 1 was ended by SIGKILL; restart 1 of 2" in said.out
     if code == RankLost.exit_code:
         assert "rank 1 ended with code 1, after 2 restarts" in said.err
+
+
+def test_a_rank_that_the_launcher_has_ended_is_not_named():
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    def first(*codes: int) -> str:
+        return launch._first({rank: ProcessFailure(rank, 1, code, "none") for rank, code in enumerate(codes)})
+
+    assert first(-15, 1) == "rank 1 ended with code 1"
+    assert first(-15, -9, 1) == "rank 1 was ended by SIGKILL"
+    assert first(-15, -15) == "rank 0 was ended by SIGTERM"
+
+
+def test_a_run_is_resumed_on_several_processes_which_are_restarted(folder, monkeypatch, capsys):
+    assert main(["train", "tiny.toml", "--name", "a"]) == 0
+    given = launched(monkeypatch, [-9, 0])
+    many = ["resume", "a", "--steps", "4", "--processes", "2"]
+    assert main([*many, "--layout.tensor", "2"]) == 0
+    expected = ("-m", "regard", "resume", "runs/a", "--layout.tensor=2", "--restarts=0", "--steps=4")
+    assert [sorted(arguments) for arguments in given] == [sorted(expected)] * 2
+    assert main(many) == UserError.exit_code
+    assert "the run has 1 lane, which 2 parts" in capsys.readouterr().err
+    assert main(["resume", "a", "--timeout", "0"]) == UserError.exit_code
+
+
+def test_processes_may_start_from_a_trained_model_of_which_a_part_is_trained(folder, monkeypatch):
+    assert main(["train", "tiny.toml", "--name", "a"]) == 0
+    given = launched(monkeypatch, [0])
+    adapted = ["train", "tiny.toml", "--init", "runs/a", "--train.adapt", "frozen", "--processes", "2"]
+    assert main(adapted) == 0
+    assert [arguments.count("--init=runs/a") for arguments in given] == [1]
 
 
 def test_one_process_imports_no_launcher(folder):

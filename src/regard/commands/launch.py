@@ -1,4 +1,4 @@
-"""Several processes for one run: `regard train --processes N`, and what torchrun and SLURM tell each process."""
+"""Several processes for one run: `--processes N`, and what torchrun and SLURM tell each process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from regard.commands import options_of
 from regard.config.command_line import to_arguments
 from regard.errors import RankLost, UserError
-from regard.runs import Run
 from regard.runs.waiting import notice
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    from regard.commands.train import TrainOptions
+    from regard.commands.train import ObserverOptions
 
 INTERRUPTED = 130
 #: Exit codes that a restart would not change: a mistake of the user, and a run that was told to stop.
@@ -76,19 +75,22 @@ def is_restart(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
-def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
-    """Train on `options.processes` processes of this machine, by torchrun's elastic launcher.
+def launch(
+    command: str,
+    options: ObserverOptions,
+    keys: Mapping[str, object],
+    lanes: int | None,
+    later: ObserverOptions | None = None,
+) -> int:
+    """Run `regard COMMAND` on `options.processes` processes of this machine, by torchrun's elastic launcher.
 
     A rank that fails ends all of them, and the run continues from its last checkpoint. torchrun's own restarts would
-    also repeat a mistake of the user, so here each start is one launch.
+    also repeat a mistake of the user, so here each start is one launch. `lanes`: those of the run, None in a new one
+    without a number. `later`: the options of each start but the first, if they differ.
     """
-    from regard.commands.train import read_experiment
-
-    _check(options)
-    experiment = read_experiment(options.recipe, keys, options.seed)
     from regard.parallel.world import World
 
-    World(0, options.processes, layout=options.layout.of(options.processes)).lanes(experiment.train.lanes)
+    World(0, options.processes, layout=options.layout.of(options.processes)).lanes(lanes)
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -97,15 +99,14 @@ def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(options.timeout)))  # seconds to save in
     for start in range(options.restarts + 1):
-        # Without a name, --again finds the run that an earlier start of this launch has made.
-        each = replace(options, processes=1, restarts=0, again=options.again or start > 0 or options.name is None)
-        arguments = to_arguments(options_of("train"), each, keys)
+        each = replace(later or options if start else options, processes=1, restarts=0)
+        arguments = to_arguments(options_of(command), each, keys)
         config = LaunchConfig(
             1, 1, count, run_id=identity, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
         )
         debug = ["--debug"] if "--debug" in sys.argv else []
         try:
-            elastic_launch(config, sys.executable)("-m", "regard", "train", *arguments, *debug)
+            elastic_launch(config, sys.executable)("-m", "regard", command, *arguments, *debug)
             return 0
         except SignalException:
             return INTERRUPTED
@@ -119,23 +120,25 @@ def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
     raise RankLost(f"{ended}, after {options.restarts} restarts; its output above says why")
 
 
-def _check(options: TrainOptions) -> None:
-    """Refuse what no process could train, before any is started."""
+def check_processes(options: ObserverOptions) -> None:
+    """Refuse what no process could train with, before any is started."""
+    if options.timeout <= 0:
+        raise UserError(f"--timeout must be more than 0 seconds, not {options.timeout:g}")
     options.check_at_least_one("processes")
     if options.restarts < 0:
         raise UserError(f"--restarts must be at least 0, not {options.restarts}")
-    if "RANK" in os.environ:
+    if options.processes > 1 and "RANK" in os.environ:
         raise UserError("--processes starts the processes, but RANK is set: this is one already; leave out --processes")
-    if options.again and options.name is None:
-        raise UserError("--again needs --name, which says which run to continue")
-    if not options.again:
-        Run.check(options.runs, options.name)
 
 
 def _first(failures: Mapping[int, ProcessFailure]) -> str:
-    """How the first rank ended: one that a signal ended comes before those that lost their connection to it."""
-    rank = min(failures, key=lambda each: (failures[each].exitcode >= 0, failures[each].timestamp))
-    code = failures[rank].exitcode
+    """How the first rank ended: one that a signal ended comes before those that lost their connection to it.
+
+    The launcher itself ends the others by SIGTERM.
+    """
+    codes = {each: failure.exitcode for each, failure in failures.items()}
+    rank = min(codes, key=lambda each: (codes[each] == -signal.SIGTERM, codes[each] >= 0, failures[each].timestamp))
+    code = codes[rank]
     return (
         f"rank {rank} was ended by {signal.Signals(-code).name}" if code < 0 else f"rank {rank} ended with code {code}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, rank
-from regard.commands.launch import adopt_slurm
+from regard.commands.launch import adopt_slurm, check_processes, launch
 from regard.commands.train import ObserverOptions, run_training
 from regard.config import option
 from regard.config.parts import with_options
@@ -32,6 +32,7 @@ def resume(options: ResumeOptions) -> int:
     """
     began = time.perf_counter()
     adopt_slurm()
+    check_processes(options)
     run, steps = options.open(), options.steps
     done = max(run.steps(), default=0)
     if steps is not None and steps <= done:
@@ -41,6 +42,9 @@ def resume(options: ResumeOptions) -> int:
     from regard.train import Experiment
 
     experiment = run.load(Experiment)
+    if options.processes > 1:
+        lanes = experiment.train.lanes or (1 if run.steps() else None)
+        return launch("resume", replace(options, run=str(run.path)), {}, lanes)
     if steps is not None:
         experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
@@ -53,7 +57,7 @@ def resume(options: ResumeOptions) -> int:
 def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
-    if steps == train.steps:
+    if steps == train.steps and train.seconds is None:
         return experiment
     before = "" if train.steps is None else f"{train.steps} steps planned, "
     note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"

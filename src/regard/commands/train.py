@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, rank
-from regard.commands.launch import adopt_slurm, is_restart, launch
+from regard.commands.launch import adopt_slurm, check_processes, is_restart, launch
 from regard.commands.start import start_run
 from regard.config import argument, load, nearest, option, override, parse, read_toml
 from regard.config import keys as keys_of
@@ -47,7 +47,7 @@ OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class ObserverOptions(CommandOptions):
-    """Options of a training that are not part of the experiment: its observers, and how long processes wait."""
+    """Options of a training that are not part of the experiment: its observers and its processes."""
 
     watch: bool = option(False, "draw the losses as a curve in the terminal during training")
     doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
@@ -56,6 +56,8 @@ class ObserverOptions(CommandOptions):
     mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
     timeout: float = option(600.0, "seconds that one of several processes waits for another; then the run ends")
     layout: Layout = field(default_factory=Layout, metadata={"help": "how several processes share the work"})
+    processes: int = option(1, "number of processes on this machine, one for each GPU")
+    restarts: int = option(3, "with --processes: how often to continue after a process has failed")
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,6 @@ class TrainOptions(ObserverOptions):
     )
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
     again: bool = option(False, "continue the run if it exists, else create it; needs --name (docs/scale.md)")
-    processes: int = option(1, "number of processes on this machine, one for each GPU")
-    restarts: int = option(3, "with --processes: how often to continue after a process has failed")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -80,7 +80,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     Every key of the experiment is an option too; `regard recipes NAME` lists all of them with their values.
 
       --train.steps 500          number of updates; or, instead,
-      --train.seconds 90         duration, preparation included; or
+      --train.seconds 90         duration of the whole command; or
       --train.tokens 1000000     number of tokens; or
       --train.epochs 3           how many times to go through the training part
       --data.path FILE           your own text
@@ -97,18 +97,19 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     """
     began = time.perf_counter()  # before torch is imported: a budget in seconds is that of the command
     adopt_slurm()
-    if options.timeout <= 0:
-        raise UserError(f"--timeout must be more than 0 seconds, not {options.timeout:g}")
-    if options.processes != 1:
-        return launch(options, keys)
-    path = Path(options.recipe)
+    check_processes(options)
+    many, path = options.processes > 1, Path(options.recipe)
+    if many and options.again and options.name is None:
+        raise UserError("--again needs --name, which says which run to continue")
     if (
         not rank() and not options.again and not is_restart(os.environ)
     ):  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
-    if options.init is not None:
-        keys = {**keys, "init": "none" if options.init == "scratch" else options.init}
-    experiment = read_experiment(options.recipe, keys, options.seed)
+    init = {} if options.init is None else {"init": "none" if options.init == "scratch" else options.init}
+    experiment = read_experiment(options.recipe, {**keys, **init}, options.seed)
+    if many:  # without a name, --again finds the run that an earlier start of this launch has made
+        again = replace(options, again=True)
+        return launch("train", again if options.name is None else options, keys, experiment.train.lanes, again)
     from regard.train import check_start
 
     check_start(experiment, options.layout)

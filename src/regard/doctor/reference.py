@@ -25,6 +25,7 @@ FREE = (
     "batch",
     "context",
     "kinds",
+    "numbers",
     "channels",
     "points",
     "image",

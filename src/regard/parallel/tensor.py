@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, distributed, nn
 
 from regard.attention import Bias, Chain, GridRelative, Mechanism, Relative, RelativeBuckets, Softmax
@@ -35,7 +36,7 @@ from regard.nn.fused.ops import FusedSquaredFeedForward
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.parallel.layout import DIMENSIONS
-from regard.parallel.pieces import Cut, pieces
+from regard.parallel.pieces import Cut
 from regard.parallel.tensor_layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -81,11 +82,18 @@ class CutMatrix(NamedTuple):
     group: ProcessGroup | None
 
     def joined(self, part: Tensor) -> Tensor:
-        """The whole matrix, on each rank, from its parts on all of them."""
-        whole = part.new_zeros(self.cut.shape)
-        for piece in pieces(part, self.cut):
-            whole[piece.in_whole()] = part[piece.in_local()]
-        distributed.all_reduce(whole, group=self.group)
+        """The whole matrix, on each rank, from its parts on all of them, which are of one size."""
+        dim, whole = self.cut.dim, part.new_empty(self.cut.shape)
+        ranks = whole.shape[dim] // part.shape[dim]
+        parts, own = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(ranks)], 0
+        if self.group is not None:  # none for a plan, which needs shapes only
+            distributed.all_gather(parts, part.contiguous(), group=self.group)
+            own = self.group.rank()
+        lengths = [end - start for start, end in self.cut.ranges]
+        for rank, theirs in enumerate(parts):
+            for (start, _), slices in zip(self.cut.ranges, theirs.split(lengths, dim), strict=True):
+                length = slices.shape[dim]
+                whole.narrow(dim, start + (rank - own) * length, length).copy_(slices)
         return whole
 
 

@@ -67,22 +67,26 @@ def ring(model: RankModel, stream: tuple[int, ...], forward: int = 1) -> float:
     if not model.messages.keys:
         return total
     rows, length, _ = stream
+    smallest = SMALLEST["cpu" if model.experiment.train.device == "cpu" else "cuda"]
     for mask, numbers in model.messages.keys:
-        read, given = visible(mask, length, size)
+        read, given = visible(mask, length, size, smallest)
         most = max((1 + forward) * r + g for pair in zip(read, given, strict=True) for r, g in (pair, pair[::-1]))
         total += rows * most * numbers * model.element + SLOT * moved(length, size)
     return total
 
 
-def visible(mask: Mask, length: int, size: int) -> tuple[list[int], list[int]]:
-    """For some ranks of a ring: how many keys of others their queries see, and how many of theirs are seen."""
+def visible(mask: Mask, length: int, size: int, smallest: int) -> tuple[list[int], list[int]]:
+    """For some ranks of a ring: how many keys of others their queries see, and how many of theirs are seen.
+
+    ``smallest``: tokens of the smallest tile, as in ``RingBackend``.
+    """
     slots = [select(Range(length), positions(length, rank, size)) for rank in range(size)]
     ranks = range(size) if size <= FEW else (0, 1, size // 2, size - 1)
 
     def seen(reader: int, owner: int) -> int:
         if mask.needs_tokens:
             return length // size
-        return len(visible_keys(mask, slots[reader], slots[owner], SMALLEST["cuda"]))
+        return len(visible_keys(mask, slots[reader], slots[owner], smallest))
 
     others = [[other for other in range(size) if other != rank] for rank in ranks]
     read = [sum(seen(rank, other) for other in rest) for rank, rest in zip(ranks, others, strict=True)]

@@ -1,8 +1,8 @@
 """Training: the loop, optimizers, schedules, precision, sharding, budgets and observers.
 
 ``regard.train`` is this package and a function, ``fit``:
-``regard.train(experiment, name=None, observers=(), runs="runs", layout=Layout())`` trains an experiment, such as
-``regard.recipe("shakespeare")``, into the new folder ``runs/name`` and returns a ``TrainingResult``.
+``regard.train(experiment, name=None, observers=(), runs="runs", layout=Layout(), again=False)`` trains an experiment,
+such as ``regard.recipe("shakespeare")``, into the new folder ``runs/name`` and returns a ``TrainingResult``.
 """
 
 import sys
@@ -39,9 +39,10 @@ class _CallablePackage(ModuleType):
         observers: Sequence[Observer] = (),
         runs: str | Path = "runs",
         layout: Layout = ONE,
+        again: bool = False,
     ) -> TrainingResult:
         """Train an experiment into a new run folder; see ``fit``."""
-        return fit(experiment, name, observers, runs, layout)
+        return fit(experiment, name, observers, runs, layout, again)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -19,7 +19,7 @@ from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
-from regard.parallel.norm import gradient_norm
+from regard.parallel.norm import own_norm
 from regard.parallel.sharded_build import fill, recorded
 from regard.parallel.waiting import Waiting
 from regard.parallel.world import World
@@ -236,7 +236,7 @@ class Engine:
 
         One synchronization of the device, and one reduction, in which the counts of the next update travel too.
         """
-        norm = gradient_norm(gradients, self.model.cuts, self.world)
+        norm = own_norm(gradients, self.model.cuts, self.world)
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
         own = [math.fsum(parts[term::count]) for term in range(count)]
@@ -247,10 +247,11 @@ class Engine:
         counts = own_targets(self.task, batches)
         seconds = [0.0] * self.world.size
         seconds[self.world.rank] = time.perf_counter() - began - self._waiting.take()
-        summed = self.world.sums([*own, *counts.values()], [float(len(self.received)), *seconds])
+        summed = self.world.sums([*own, *counts.values()], [length * length, float(len(self.received)), *seconds])
         after = count + len(counts)
+        square, received, *seconds = summed[after:]
         self._counts = (position, dict(zip(counts, summed[count:after], strict=True)))
-        return summed[:count], length, summed[after] > 0, tuple(summed[after + 1 :])
+        return summed[:count], math.sqrt(square), received > 0, tuple(seconds)
 
     def _clip(self, gradients: list[Tensor], norm: float) -> None:
         clip = self.experiment.train.clip

@@ -150,6 +150,11 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         """Muon for the hidden matrices, AdamW for the rest."""
         if rates:
             raise UserError("muon has no rates by layer; use --train.optimizer adamw")
+        if not self.split and any(cut.over == "expert" for cut in model.cuts.values()):
+            raise UserError(
+                "muon with split false orthogonalizes all experts of a layer as one matrix, which --layout.expert "
+                "cuts; set --train.optimizer.split true, or --layout.expert 1"
+            )
         hidden = set(model.hidden_matrices())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         matrices = [parameter for parameter in trained if parameter in hidden]

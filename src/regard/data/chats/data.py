@@ -104,7 +104,7 @@ class PreferencePart(MessagesPart[PreferenceBatch]):
 
         rows = [row for number in numbers.tolist() for row in (2 * number, 2 * number + 1)]
         texts = [self.texts[row] if row < len(self.texts) else None for row in rows]
-        width = max(STEP, *(-(-(len(text.ids) - 1) // STEP) * STEP for text in texts if text is not None))
+        width = max([STEP, *(-(-(len(text.ids) - 1) // STEP) * STEP for text in texts if text is not None)])
         inputs = np.zeros((len(rows), width), np.int64)
         targets = np.full((len(rows), width), IGNORE_INDEX, np.int64)
         for row, text in enumerate(texts):

@@ -93,12 +93,14 @@ class GraphDataConfig(DataConfig):
 def laplacian(near: Floats, count: int) -> NDArray[np.float64]:
     """The eigenvectors of the smallest eigenvalues of 1 - D^-½ A D^-½, without the first (Dwivedi & Bresson 2021).
 
-    They are scaled to a mean square of 1; a smaller graph has zeros behind its own.
+    They are scaled to a mean square of 1; a smaller graph has zeros behind its own. The sum of the cubes of each is
+    positive, so that the signs do not depend on the order of the nodes; where it is zero, they may.
     """
     root = near.sum(1, dtype=np.float64).clip(1) ** -0.5
     vectors = np.linalg.eigh(np.eye(len(near)) - root[:, None] * near * root)[1][:, 1 : count + 1] if count else near
     found = np.zeros((len(near), count))
     found[:, : vectors.shape[1]] = vectors[:, :count] * len(near) ** 0.5
+    found[:, (found**3).sum(0) < 0] *= -1
     return found
 
 

@@ -31,6 +31,7 @@ class NodesConfig(GraphDataConfig, kind="nodes"):
     form = "nodes"
     source: str = option("karate", "the graph to fetch when no path is given; `regard data` lists them")
     identity: bool = option(True, "a learned vector for each node; false: a node is what its place in the graph is")
+    random_signs: bool = option(True, "the signs of eigenvectors change in training; false: they are kept")
     directed: bool = option(False, "a node sees the targets of its edges only; default: the sources as well")
     held: tuple[str, ...] = option((), "the names of the nodes held out for the test, instead of a fraction")
 
@@ -101,7 +102,7 @@ class NodeData(ExampleData[GraphBatch]):
             (len(parts["train"]), len(parts["validation"]), len(parts["test"])), config.path or config.source
         )
         self.config, self.graph, self.classes, self.parts, self.labels = config, graph, classes, parts, labels
-        self.names, self.draws = table.names, config.laplacian
+        self.names, self.draws = table.names, config.laplacian if config.random_signs else 0
         self.shape = (len(graph.nodes), int(graph.nodes.max()) + 1, max(1, len(table.kinds)), graph.numbers.shape[1])
         self.sha256 = fingerprint(labels, table.names, *graph, classes, *parts.values())
 

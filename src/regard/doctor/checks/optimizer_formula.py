@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.config import dump
 from regard.doctor import Check, Findings, TrainingRun
 from regard.doctor.schedule import sampled
+from regard.parallel.tensors import local
 from regard.train import TrainingStep
 
 NAMES = ("betas", "eps", "momentum")  # settings that every group has as the config gives them
@@ -81,19 +82,20 @@ class OptimizerDiffers(Check):
             return
         chosen = [(group, p) for group in part.param_groups for p in group["params"] if p.grad is not None][::-1][:FEW]
         for group, p in chosen:
-            state, rows = part.state.get(p, {}), max(1, NUMBERS // max(p[0].numel(), 1)) if p.ndim else 1
-            if not p.ndim or group.get("amsgrad"):
+            own = local(p.detach())  # AdamW treats each element by itself, so a shard of it will do
+            if not p.ndim or not own.numel() or group.get("amsgrad"):
                 continue
-            zero = torch.zeros_like(p[:rows])
-            mean, square = (state[n][:rows].clone() if n in state else zero for n in ("exp_avg", "exp_avg_sq"))
+            state, rows = part.state.get(p, {}), max(1, NUMBERS // own[0].numel())
+            zero = torch.zeros_like(own[:rows])
+            mean, square = (local(state[n])[:rows].clone() if n in state else zero for n in ("exp_avg", "exp_avg_sq"))
             assert p.grad is not None
             count = int(state["step"]) if "step" in state else 0
-            before[p] = Before(dict(group), p.detach()[:rows].clone(), p.grad[:rows].clone(), (mean, square), count)
+            before[p] = Before(dict(group), own[:rows].clone(), local(p.grad)[:rows].clone(), (mean, square), count)
 
     @torch.no_grad()
     def _compare(self, before: dict[Tensor, Before]) -> None:
         for p, one in before.items():
-            want, got = adamw(one), p.detach()[: len(one.weight)] - one.weight
+            want, got = adamw(one), local(p.detach())[: len(one.weight)] - one.weight
             rounding = torch.finfo(p.dtype).eps * float(one.weight.norm())  # of the sum of a weight and its update
             self._wrong.append((float(want.norm()), max(0.0, float((got - want).norm()) - rounding)))
 
