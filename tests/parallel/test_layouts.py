@@ -44,8 +44,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ranked(folder: Path) -> Any:
-    """Starts the processes for a number of ranks, once."""
-    return functools.cache(lambda size: run_ranks(size, folder))
+    """Starts the processes for a number of ranks, once, and before them those that begin the run that changes."""
+
+    @functools.cache
+    def start(size: int) -> None:
+        for before in CHANGES:
+            if before < size:
+                start(before)
+        run_ranks(size, folder)
+
+    return start
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from regard.generate import Sampling
 from regard.generate.pictures import pictures
 from regard.models import TextToImage, TextToImageConfig
 from regard.nn.codebook import Codebook
+from regard.parallel.apply import parallelize
+from regard.parallel.world import World
 from regard.tasks import TextToImageTaskConfig
 from regard.tasks.text_to_image import _order
 
@@ -55,6 +57,11 @@ def test_codes_that_nothing_uses_move_to_inputs_in_training_only() -> None:
     for _ in range(8):
         book(x)
     assert torch.equal(book.table.weight, moved)
+
+
+def test_a_codebook_is_refused_on_several_processes() -> None:
+    with pytest.raises(UserError, match=r"book, a Codebook, changes its weights .* one process"):
+        parallelize(CONFIG.build(), World(0, 2))
 
 
 def test_targets_follow_their_inputs() -> None:

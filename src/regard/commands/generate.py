@@ -29,7 +29,7 @@ class GenerateOptions(CheckpointOptions):
 
     prompt: tuple[str, ...] = option(
         (),
-        "the text to continue, taken literally; default: a new line; several prompts are decoded as one batch; - is "
+        "the text to continue, taken literally; default: a new line; several prompts are decoded together; - is "
         "standard input",
     )
     prompts: str | None = option(None, "a file with a prompt on each line; - reads standard input", metavar="FILE")
@@ -45,7 +45,7 @@ class GenerateOptions(CheckpointOptions):
     stop: tuple[str, ...] = option((), "end a text before the first of these strings; \\n, \\t and \\\\ are escapes")
     seed: int = option(1, "random seed of the sampling")
     interactive: bool = option(False, "continue the lines that you type; /help lists the commands")
-    batch: int = option(64, "maximum number of texts per batch; does not change the texts")
+    batch: int = option(64, "texts generated at once; the next begins where one is finished; does not change the texts")
     out: Path | None = option(None, "for a run that draws: the PNG file to write; default: picture.png in its folder")
     compile: bool = option(False, "on a GPU, compile the model first: a minute, then several times as fast")
 

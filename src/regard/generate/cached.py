@@ -19,6 +19,9 @@ class CachedLanguageModel(CachedModel):
     fills the context continues from the latest half of it. Each row does so independently, so its text does not depend
     on the other rows. Equal prompts are processed once.
 
+    At most ``batch`` prompts have a row at a time (default: all of them); the others wait. A state has as many rows as
+    the batch and room for the longest text of all prompts, so that a row can hold any of them.
+
     On a GPU a step is a CUDA graph where the model allows it, unless ``graphs`` is False; ``compiled`` compiles it.
     """
 
@@ -28,44 +31,46 @@ class CachedLanguageModel(CachedModel):
         prompts: Sequence[Sequence[int]],
         length: int,
         *,
+        batch: int | None = None,
         graphs: bool = True,
         compiled: bool = False,
     ):
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise UserError("a prompt is empty; give at least one character")
-        self.model, self.context, self.prompts = model, model.config.context, len(prompts)
-        self._device, self._length = parameter_device(model), length
+        self.model, self.context = model, model.config.context
+        self.prompts = len(prompts) if batch is None else min(batch, len(prompts))
+        self.waiting = len(prompts) - self.prompts
+        self._device = parameter_device(model)
         self._inputs = [tuple(prompt[-self.context :]) for prompt in prompts]
-        self._longest = max(map(len, self._inputs))
-        needed = min(self.context, self._longest + length - 1)
+        needed = min(self.context, max(map(len, self._inputs)) + length - 1)
         self._graphed = graphs and graph_refusal(model, self._device, min(length, needed)) is None
         self._compiled = compiled and self._graphed
         # Compiled for the whole context, so that every text uses the same code; unused places cost little.
         self._capacity = self.context if self._compiled else needed
         self.drop_at = None if self._compiled else 0.5  # dropping rows copies the state, and compiles the step again
         self._graph: GraphedStep | None = None
+        self._latest: tuple[tuple[int, ...], State] | None = None  # what was admitted last, before its last token
 
     def prefill(self, beams: int) -> Tensor:
-        inputs = [prompt for prompt in self._inputs for _ in range(beams)]
-        lengths = [len(prompt) for prompt in inputs]
-        # Prompts end in the same column, so that each step writes one column.
-        padded = [[0] * (self._longest - len(prompt)) + list(prompt) for prompt in inputs]
-        self._text = torch.zeros(len(inputs), self._longest + self._length, dtype=torch.long, device=self._device)
-        self._text[:, : self._longest] = torch.tensor(padded, device=self._device)
-        self._end = self._longest  # the column of the next token
-        self._full_at = [self._longest + self.context - length for length in lengths]  # where a row fills the context
+        inputs = [prompt for prompt in self._inputs[: self.prompts] for _ in range(beams)]
+        # The latest tokens of each row, as a ring buffer: column n, the same for all rows, is at n % capacity.
+        self._text = torch.zeros(len(inputs), self._capacity, dtype=torch.long, device=self._device)
+        self._end = max(map(len, inputs))  # the column of the next token
+        self._full_at = [0] * len(inputs)  # the column at which a row fills its part of the state
+        self._write_text(range(len(inputs)), inputs)
         logits, self._state = self._process(inputs)
         if self._graphed:
             self._capture()
         return logits
 
     def _process(self, inputs: list[tuple[int, ...]]) -> tuple[Tensor, State]:
-        """The logits after each prompt and a state that holds them; each different prompt is processed once."""
+        """The logits after each text and a state that holds them; each different text is processed once."""
         unique = {prompt: row for row, prompt in enumerate(dict.fromkeys(inputs))}
         lengths = [len(prompt) for prompt in unique]
-        tokens = [list(prompt) + [0] * (max(lengths) - len(prompt)) for prompt in unique]
+        longest = max(1, *lengths)  # an empty text is padding only
+        tokens = [list(prompt) + [0] * (longest - len(prompt)) for prompt in unique]
         # Without lengths, rows of one length take the faster path.
-        ragged = torch.tensor(lengths, device=self._device) if len(set(lengths)) > 1 else None
+        ragged = None if set(lengths) == {longest} else torch.tensor(lengths, device=self._device)
         state = self.model.start(len(unique), self._capacity)
         logits, state = self.model.step(torch.tensor(tokens, device=self._device), state, ragged, last=True)
         if len(unique) == len(inputs):
@@ -73,8 +78,29 @@ class CachedLanguageModel(CachedModel):
         rows = torch.tensor([unique[prompt] for prompt in inputs], device=self._device)
         return logits[rows, 0], select_rows(state, rows)
 
+    def admit(self, rows: Sequence[int], prompts: Sequence[int]) -> Tensor:
+        inputs = [self._inputs[prompt] for prompt in prompts]
+        before = [prompt[:-1] for prompt in inputs]
+        # The samples of one prompt come one after the other and are admitted apart.
+        if self._latest is None or set(before) != {self._latest[0]}:
+            _, state = self._process(before)
+            self._latest = before[-1], select_rows(state, torch.tensor([len(rows) - 1], device=self._device))
+        else:
+            state = select_rows(self._latest[1], torch.zeros(len(rows), dtype=torch.long, device=self._device))
+        self._write_text(rows, before)
+        write_rows(self._state, torch.tensor(rows, device=self._device), state)
+        self._count_used()
+        return torch.tensor([prompt[-1] for prompt in inputs], device=self._device)
+
+    def _write_text(self, rows: Sequence[int], texts: Sequence[tuple[int, ...]]) -> None:
+        """Let texts end at the present column, in these rows: so each step writes one column."""
+        for row, text in zip(rows, texts, strict=True):
+            columns = torch.arange(self._end - len(text), self._end, device=self._device) % self._capacity
+            self._text[row, columns] = torch.tensor(text, dtype=torch.long, device=self._device)
+            self._full_at[row] = self._end + self._capacity - len(text)
+
     def step(self, tokens: Tensor) -> Tensor:
-        self._text[:, self._end] = tokens
+        self._text[:, self._end % self._capacity] = tokens
         if self._end >= min(self._full_at):
             self._slide()
         self._end += 1
@@ -108,18 +134,20 @@ class CachedLanguageModel(CachedModel):
         """Restart full rows with the latest half of the context, of which the newest token is still to be processed."""
         full = [row for row, column in enumerate(self._full_at) if self._end >= column]
         rows = torch.tensor(full, device=self._device)
-        kept = max(1, self.context // 2) - 1
+        # With less room than the context, only a row whose text has all its tokens fills it, while others have not.
+        kept = max(1, self.context // 2) - 1 if self._capacity == self.context else 0
         state = self.model.start(len(full), self._capacity)
         if kept:
-            _, state = self.model.step(self._text[rows, self._end - kept : self._end], state, last=True)
+            columns = torch.arange(self._end - kept, self._end, device=self._device) % self._capacity
+            _, state = self.model.step(self._text[rows[:, None], columns], state, last=True)
         write_rows(self._state, rows, state)
         for row in full:
-            self._full_at[row] = self._end + self.context - kept
+            self._full_at[row] = self._end + self._capacity - kept
         self._count_used()
 
     def _count_used(self) -> None:
         """Set the number of tokens in the state's fullest row, after rows were restarted or dropped."""
-        self._state = self._state._replace(used=self.context - min(self._full_at) + self._end)
+        self._state = self._state._replace(used=self._capacity - min(self._full_at) + self._end)
 
 
 class CachedSeq2Seq(CachedModel):

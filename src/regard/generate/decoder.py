@@ -3,9 +3,14 @@
 Prefill, then repeat: the strategy picks a token for every row from the logits, observers are notified, prompts that
 have finished leave the batch, and the model's state advances by the picked tokens. The model is a `CachedModel` (a
 language model with prompts, or a sequence-to-sequence model with sources); the strategy samples or searches with beams.
+
+Continuous batching (Yu et al. 2022, "Orca"): the next waiting prompt takes the row of a finished one at once. Its
+tokens before the last are processed apart and copied into the row of the state; the last one is the row's token of the
+next step. So the shapes of a step stay the same, and no row idles while a prompt waits.
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,10 +25,11 @@ S = TypeVar("S")
 class CachedModel(ABC):
     """A model with the decoding state of a batch: ``prompts`` prompts or sources, with ``beams`` rows each.
 
-    Row b * beams + j is the j-th sequence of prompt b.
+    Row b * beams + j is the j-th sequence of prompt b. Some models have ``waiting`` prompts more, with one row each.
     """
 
     prompts: int
+    waiting: int = 0
     drop_at: float | None  # drop finished prompts from the batch when they are at least this fraction; None: never
 
     @abstractmethod
@@ -33,6 +39,10 @@ class CachedModel(ABC):
     @abstractmethod
     def step(self, tokens: Tensor) -> Tensor:
         """Append tokens [R]; return the logits [R, V] of the next ones."""
+
+    def admit(self, rows: Sequence[int], prompts: Sequence[int]) -> Tensor:
+        """Begin these waiting prompts in these rows; return their last tokens, for the next step."""
+        raise NotImplementedError
 
     @abstractmethod
     def reorder(self, rows: Tensor) -> None:
@@ -66,6 +76,10 @@ class Strategy(ABC):
     def pick(self, logits: Tensor, position: int) -> DecodingStep:
         """Pick the token number ``position`` of every row from logits [R, V], which may be changed in place."""
 
+    def admit(self, rows: Sequence[int], prompts: Sequence[int]) -> None:
+        """Begin these waiting prompts in these rows, at the next step."""
+        raise NotImplementedError
+
     @abstractmethod
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """Drop all but these prompts of the current batch, and so all but these rows."""
@@ -75,14 +89,19 @@ Observer = Callable[[DecodingStep], None]
 
 
 class Decoder:
-    """Decodes up to ``length`` tokens per row, one token per call of ``next``."""
+    """Decodes up to ``length`` tokens per prompt, one token of every row per call of ``next``.
+
+    Prompts that wait are admitted by ``retain``.
+    """
 
     @torch.inference_mode()
     def __init__(self, model: CachedModel, strategy: Strategy, length: int, observers: Sequence[Observer] = ()):
         self.model, self.strategy, self.length, self.observers = model, strategy, length, observers
         self.position = 0  # tokens decoded per row
         self.done = False
-        self.prompts = list(range(model.prompts))  # the prompts that are still in the batch
+        self.prompts = list(range(model.prompts))  # the prompts that are in the batch, in the order of their rows
+        self._waiting = deque(range(model.prompts, model.prompts + model.waiting))
+        self._end = length  # the position at which the prompts in the batch have all their tokens
         self._logits = model.prefill(strategy.beams)
         self._tokens: Tensor | None = None  # picked, not yet in the model's state
         self._parents: Tensor | None = None
@@ -100,7 +119,7 @@ class Decoder:
         step = self.strategy.pick(self._logits, self.position)
         self._tokens, self._parents = step.tokens, step.parents
         self.position += 1
-        self.done = self.position == self.length
+        self.done = self.position == self._end
         for observer in self.observers:
             observer(step)
         if step.active is not None and not self.done:
@@ -112,13 +131,35 @@ class Decoder:
         while not self.done:
             yield self.next()
 
-    def retain(self, active: Sequence[bool]) -> None:
-        """Drop the finished prompts from the batch, if they are at least ``drop_at`` of it."""
-        left = [place for place, unfinished in enumerate(active) if unfinished]
-        self.done = not left
-        fraction, finished = self.model.drop_at, len(active) - len(left)
-        if left and fraction is not None and finished >= fraction * len(active):
-            self.keep(left)
+    def retain(self, active: Sequence[bool]) -> int:
+        """Admit waiting prompts in place of the finished ones; return how many.
+
+        When none waits, drop the finished prompts from the batch, if they are at least ``drop_at`` of it.
+        """
+        finished = [place for place, unfinished in enumerate(active) if not unfinished]
+        admitted = finished[: len(self._waiting)]
+        if admitted:
+            self._admit(admitted)
+        idle = set(finished[len(admitted) :])
+        self.done = len(idle) == len(active)
+        fraction = self.model.drop_at
+        if idle and not self.done and fraction is not None and len(idle) >= fraction * len(active):
+            self.keep([place for place in range(len(active)) if place not in idle])
+        return len(admitted)
+
+    @torch.inference_mode()
+    def _admit(self, rows: Sequence[int]) -> None:
+        """Begin the next waiting prompts in these rows."""
+        if self._tokens is None or self.strategy.beams > 1:
+            raise ValueError("prompts are admitted after the first token, to a batch with one row per prompt")
+        prompts = [self._waiting.popleft() for _ in rows]
+        for row, prompt in zip(rows, prompts, strict=True):
+            self.prompts[row] = prompt
+        self.strategy.admit(rows, prompts)
+        last = self.model.admit(rows, prompts)
+        # A copy: the caller of ``next`` may still read the tokens of the finished rows.
+        self._tokens = self._tokens.index_copy(0, torch.tensor(rows, device=last.device), last)
+        self._end = self.position + self.length
 
     @torch.inference_mode()
     def keep(self, places: Sequence[int]) -> None:

@@ -17,7 +17,8 @@ class Sampler(Strategy):
 
     With ``constraints`` the sequences may end, and ``hypotheses`` returns them with their log-probabilities. Each
     prompt has ``samples`` rows. ``offset`` numbers of each stream have been used before. ``seen`` are the tokens of
-    each row that the repetition penalty counts as part of the text.
+    each row that the repetition penalty counts as part of the text. ``streams`` and ``seen`` go on with those of the
+    prompts that wait.
     """
 
     def __init__(
@@ -32,15 +33,17 @@ class Sampler(Strategy):
         seen: Sequence[Sequence[int]] = (),
     ):
         self.sampling, self.constraints, self.beams = sampling, constraints, samples
-        self._offset, self._seen, self._streams = offset, seen, PhiloxStreams(seed, streams, offset)
+        self._offset, self._seen, self._streams_of, self._seed = offset, seen, streams, seed
 
     def start(self, prompts: int, logits: Tensor) -> None:
         rows, device = len(logits), logits.device
         vocabulary = logits.shape[-1] if self.sampling.penalizes else 0
         self._state = SamplerState.start(rows, vocabulary, device, self._offset)
+        self._streams = PhiloxStreams(self._seed, self._streams_of[:rows], self._offset)
+        self._next = self._offset  # the position of the next number
         if self.sampling.penalizes:
-            for row, tokens in zip(self._state.seen, self._seen, strict=False):
-                row[torch.tensor(sorted(set(tokens)), device=device)] = True
+            for row in range(min(rows, len(self._seen))):
+                self._mark_seen(row, row)
         if self.constraints is not None:
             self._rows = torch.arange(rows, device=device)  # the rows still in the batch
             self._tokens = torch.zeros(rows, self.constraints.max_length, dtype=torch.long, device=device)
@@ -48,9 +51,16 @@ class Sampler(Strategy):
             self._logprobs = torch.zeros(rows, dtype=in_float32(logits).dtype, device=device)
             self._active = torch.ones(rows, dtype=torch.bool, device=device)
 
+    def _mark_seen(self, row: int, prompt: int) -> None:
+        """The repetition penalty counts the tokens of a prompt, and no others, as part of the row's text."""
+        tokens = torch.tensor(sorted(set(self._seen[prompt])), device=self._state.seen.device)
+        self._state.seen[row] = False
+        self._state.seen[row, tokens] = True
+
     def pick(self, logits: Tensor, position: int) -> DecodingStep:
-        if not self.sampling.greedy and (position == 0 or (self._offset + position) % BLOCK == 0):
+        if not self.sampling.greedy and (position == 0 or self._next % BLOCK == 0):
             self._streams.fill(self._state)
+        self._next += 1
         if self.constraints is None:
             return DecodingStep(logits, self.sampling.sample(logits, self._state))
         logits = in_float32(logits)
@@ -64,6 +74,15 @@ class Sampler(Strategy):
             return DecodingStep(logits, tokens)
         self._active[rows] = active & (tokens != self.constraints.end)
         return DecodingStep(logits, tokens, active=self._active[rows].view(-1, self.beams).any(1))
+
+    def admit(self, rows: Sequence[int], prompts: Sequence[int]) -> None:
+        if self.constraints is not None:
+            raise NotImplementedError("rows with output constraints all begin at the same position")
+        for row, prompt in zip(rows, prompts, strict=True):
+            if not self.sampling.greedy:
+                self._streams.replace(self._state, row, self._streams_of[prompt], self._next)
+            if self.sampling.penalizes:
+                self._mark_seen(row, prompt)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         self._streams.keep(rows.tolist())

@@ -49,20 +49,31 @@ class PhiloxStreams:
     """The numbers of one stream per row, block after block; the first block contains ``position``."""
 
     def __init__(self, seed: int, streams: Sequence[int], position: int = 0):
-        numbers = sorted(set(streams))
-        self._generators = [np.random.Philox(key=np.array([seed % 2**64, n % 2**64], np.uint64)) for n in numbers]
-        self._rows = [numbers.index(n) for n in streams]  # rows of one stream share its numbers
-        for generator in self._generators:
+        self._seed, self._generators = seed % 2**64, []
+        for stream in streams:
+            generator = self._generator(stream)
             generator.random_raw(position // BLOCK * BLOCK, output=False)
+            self._generators.append(generator)
+
+    def _generator(self, stream: int) -> np.random.Philox:
+        return np.random.Philox(key=np.array([self._seed, stream % 2**64], np.uint64))
 
     def fill(self, state: SamplerState) -> None:
         """Write the next block into ``state.uniforms``."""
         raw = np.stack([generator.random_raw(BLOCK) for generator in self._generators])
-        state.uniforms.copy_(torch.from_numpy(uniform(raw, state.uniforms.dtype)[self._rows]))
+        state.uniforms.copy_(torch.from_numpy(uniform(raw, state.uniforms.dtype)))
+
+    def replace(self, state: SamplerState, row: int, stream: int, position: int) -> None:
+        """Give a row another stream, whose first number is for ``position``."""
+        self._generators[row] = generator = self._generator(stream)
+        column = position % BLOCK
+        if column:  # else the whole block is still to be filled
+            raw = generator.random_raw(BLOCK - column)
+            state.uniforms[row, column:] = torch.from_numpy(uniform(raw, state.uniforms.dtype))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all but these rows."""
-        self._rows = [self._rows[row] for row in rows]
+        self._generators = [self._generators[row] for row in rows]
 
 
 def uniform(raw: np.ndarray, dtype: torch.dtype) -> np.ndarray:

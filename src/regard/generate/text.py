@@ -15,6 +15,7 @@ from regard.generate.decoder import Decoder
 from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
 from regard.models.base import LanguageModel
+from regard.models.device import parameter_device
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Prompt:
 
 @dataclass
 class Throughput:
-    """Tokens and seconds of prefill and of decoding. Prefill ends with the first token of each text."""
+    """Tokens and seconds of prefill and of decoding.
+
+    Prefill ends with the first token of each text in the first batch, and before a later prompt's last token.
+    """
 
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -110,11 +114,12 @@ class TextGenerator:
     def stream(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
         """Yield (number of the prompt, new text, its `GeneratedText`); at the end of each text once with ``done``.
 
-        At most ``batch`` texts are generated at a time; the batch does not change any text.
+        At most ``batch`` texts are generated at a time; the batch does not change any text. A sampled text takes the
+        place of a finished one at once; beam search finishes a batch before the next.
         """
-        generate = self._sample if self.search is None else self._search
-        for first in range(0, len(prompts), self.batch):
-            batch = prompts[first : first + self.batch]
+        generate, size = (self._sample, len(prompts)) if self.search is None else (self._search, self.batch)
+        for first in range(0, len(prompts), size or 1):
+            batch = prompts[first : first + size]
             self.throughput.prompt_tokens += sum(
                 min(len(tokens), self.model.config.context) for tokens in {prompt.tokens for prompt in batch}
             )
@@ -130,23 +135,28 @@ class TextGenerator:
         began = time.perf_counter()
         tokens = [prompt.tokens for prompt in prompts]
         sampler = Sampler(self.sampling, [prompt.sample for prompt in prompts], seed=self.seed, seen=tokens)
-        cached = CachedLanguageModel(self.model, tokens, self.length, compiled=self.compiled)
+        cached = CachedLanguageModel(self.model, tokens, self.length, batch=self.batch, compiled=self.compiled)
         decoder = Decoder(cached, sampler, self.length)
-        texts = [GeneratedText(self) for _ in prompts]
+        texts: dict[int, GeneratedText] = {}  # those in the batch
         while not decoder.done:
             first = decoder.position == 0
-            steps = 1 if first else min(self.sync_every, self.length - decoder.position)
+            texts = {number: texts.get(number) or GeneratedText(self) for number in decoder.prompts}
+            left = min(self.length - text.tokens for text in texts.values() if not text.done)
+            steps = 1 if first else min(self.sync_every, left)
             block = torch.stack([decoder.next() for _ in range(steps)], 1).tolist()
             self._time(began, first, len(block))
             for number, new_tokens in zip(decoder.prompts, block, strict=True):
                 text = texts[number]
                 if not text.done and (
-                    (new := text.feed(new_tokens, last=decoder.position == self.length)) or text.done
+                    (new := text.feed(new_tokens, last=text.tokens + steps == self.length)) or text.done
                 ):
                     yield number, new, text
             began = time.perf_counter()
-            if not decoder.done:
-                decoder.retain([not texts[number].done for number in decoder.prompts])
+            if decoder.retain([not texts[number].done for number in decoder.prompts]):
+                if (device := parameter_device(self.model)).type == "cuda":
+                    torch.cuda.synchronize(device)  # so that prefill is timed apart from decoding
+                self._time(began, True, 0)
+                began = time.perf_counter()
 
     def _search(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
         """Each prompt's hypothesis of the rank that its ``sample`` names; equal prompts are searched once."""

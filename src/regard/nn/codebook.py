@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from regard.attention import ModuleProperties
 
@@ -55,10 +54,8 @@ class Codebook(nn.Module, ModuleProperties):
         """Move codes that were not used for ``patience`` passes to inputs [R, D], far ones more likely.
 
         They are drawn by the squared distance from their code, as by k-means++; inputs that have a code of their own
-        stay with it. Not in several processes, where a pass sees a part of the batch.
+        stay with it.
         """
-        if dist.is_available() and dist.is_initialized():
-            return
         used = torch.bincount(codes, minlength=len(self.idle)) > 0
         self.idle.add_(1).masked_fill_(used, 0)
         far = (x - self.table.weight[codes]).square().sum(-1).float()

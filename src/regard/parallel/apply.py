@@ -4,6 +4,8 @@ from importlib import import_module
 
 import torch
 
+from regard.attention import ModuleProperties
+from regard.errors import UserError
 from regard.models import Model
 from regard.parallel import fsdp
 from regard.parallel.world import World
@@ -14,6 +16,8 @@ def parallelize(model: Model, world: World, dtype: torch.dtype = torch.float32) 
 
     Tensor and expert parallelism choose the parameters of a rank, and FSDP shards what they have left.
     """
+    if world.size > 1:
+        _check_updates(model)
     cut(model, world)
     fsdp.shard(model, world, dtype)
 
@@ -23,3 +27,13 @@ def cut(model: Model, world: World) -> None:
     for dimension in ("tensor", "expert", "context"):
         if getattr(world.layout, dimension) > 1:
             import_module(f"regard.parallel.{dimension}").apply(model, world)
+
+
+def _check_updates(model: Model) -> None:
+    """Refuse layers that write to their weights what they see, as each process sees another part of the batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, ModuleProperties) and module.self_updating:
+            raise UserError(
+                f"{name}, a {type(module).__name__}, changes its weights by the part of a batch that a process sees, "
+                "so they would differ between processes; train this model with one process"
+            )
