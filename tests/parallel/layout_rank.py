@@ -39,7 +39,7 @@ from regard.runs import Run
 from regard.train import AdamWConfig, Experiment, MuonConfig, Observer, TrainConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.loop import prepare
+from regard.train.prepare import prepare
 
 LANES, STEPS = 4, 20
 #: The steps after which the run that changes its layout ends on 2 and on 4 ranks; one process does the rest.

@@ -23,7 +23,7 @@ from regard.runs import Run
 from regard.train import MuonConfig
 from regard.train.checkpoint import restore
 from regard.train.engine import Engine
-from regard.train.loop import newest
+from regard.train.prepare import newest
 from regard.train.saving import save
 
 #: By number of ranks and model: how two ranks save first, and then four.

@@ -28,7 +28,7 @@ from regard.parallel.layout import Layout
 from regard.parallel.world import World
 from regard.runs import Run
 from regard.train import Experiment, check_start, train
-from regard.train.loop import prepare
+from regard.train.prepare import prepare
 
 SIZES = sorted({case.ranks for case in CASES})
 

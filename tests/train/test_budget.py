@@ -1,4 +1,4 @@
-"""Budgets in tokens and seconds become steps, once, and are written down."""
+"""Budgets in tokens and epochs become steps, once; one in seconds has a first plan. All of them are written down."""
 
 import math
 import time
@@ -37,17 +37,21 @@ def test_epochs_of_data_without_an_end_are_refused(text, monkeypatch):
         budget_in_steps(wanted, data, World(), 0.0)
 
 
-def test_seconds_are_frozen_into_steps_before_the_run_starts(text, tmp_path):
-    wanted = experiment(text, seconds=0.5, evaluate_every=None, save_every=None)
+def test_seconds_become_plans_that_make_the_same_run_without_a_clock(text, tmp_path):
+    wanted = experiment(text, seconds=1.0, evaluate_every=None, save_every=None)
     run = start(tmp_path, wanted, "timed")
     result = train(wanted, run)
     settled = load(Experiment, run.config)
     steps = settled.train.steps
     assert steps == result.step
-    assert (settled.train.seconds, settled.train.budget) == (None, "0.5 seconds")
-    # The calibration left no trace: the same number of steps, asked for directly, gives the same weights.
-    counted = run_whole(tmp_path, experiment(text, steps=steps, evaluate_every=None, save_every=None))
-    assert same(weights(run), weights(counted))
+    assert (settled.train.seconds, settled.train.budget) == (None, "1 seconds")
+    assert settled.train.plans[0][0] == 0
+    assert settled.train.plans[-1][1] == steps
+    # Neither the calibration nor the clock left a trace.
+    again = run_whole(tmp_path, settled)
+    assert same(weights(run), weights(again))
+    assert again.config == run.config
+    assert [m.get("lr") for m in again.metrics()] == [m.get("lr") for m in run.metrics()]
 
 
 def test_a_resumed_run_keeps_its_frozen_steps(text, tmp_path):
@@ -83,7 +87,7 @@ def test_a_long_evaluation_does_not_leave_an_untrained_model(every, steps):
     assert steps_within(90, StepTimes(step=0.1, evaluation=300, start=0), every) == steps
 
 
-@pytest.mark.parametrize(("prepared", "evaluation", "least"), [(0, 300.0, 15), (80, 0.0, 30)])
+@pytest.mark.parametrize(("prepared", "evaluation", "least"), [(0, 300.0, 15), (80, 0.0, 6)])
 def test_a_run_that_will_be_late_trains_and_says_why(text, monkeypatch, capsys, prepared, evaluation, least):
     wanted = experiment(text, seconds=60, evaluate_every=None)
     monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, evaluation, 0.0))

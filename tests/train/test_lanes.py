@@ -14,7 +14,7 @@ from regard.tasks import ContrastiveConfig
 from regard.train import TrainConfig
 from regard.train.engine import Engine
 from regard.train.lanes import with_lanes
-from regard.train.loop import prepare
+from regard.train.prepare import prepare
 
 
 def engine(text: Path, world: World, lanes: int | None) -> Engine:

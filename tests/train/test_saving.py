@@ -23,7 +23,7 @@ from regard.parallel.world import World
 from regard.runs import Run, checkpoint
 from regard.train import Experiment, Observer, train
 from regard.train.adapt import LoRAConfig
-from regard.train.loop import prepare
+from regard.train.prepare import prepare
 from regard.train.saving import host_copies, tied_names
 
 

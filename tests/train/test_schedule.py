@@ -1,5 +1,7 @@
 """Schedules: their shapes, and the laws all of them keep."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from regard.train.schedule import (
     NoamScheduleConfig,
     ScheduleConfig,
     TrapezoidScheduleConfig,
+    virtual_step,
 )
 
 lengths = st.one_of(st.floats(0, 0.99), st.integers(1, 300).map(float))
@@ -38,6 +41,49 @@ def test_rises_once_then_never_rises_again(schedule, steps):
     top = factors.index(max(factors))
     assert factors[: top + 1] == sorted(factors[: top + 1])
     assert factors[top:] == sorted(factors[top:], reverse=True)
+
+
+@st.composite
+def plans(draw):
+    """A first plan and up to five others, each of which begins after the one before and before its end."""
+    found = [(0, draw(st.integers(1, 400)))]
+    for _ in range(draw(st.integers(0, 5))):
+        (since, steps) = found[-1]
+        if steps - since < 2:
+            break
+        changed = draw(st.integers(since + 1, steps - 1))
+        found.append((changed, draw(st.integers(changed + 1, changed + 400))))
+    return tuple(found)
+
+
+@given(plans())
+def test_a_plan_that_changes_is_the_whole_first_one_without_a_jump(planned):
+    steps, first = planned[-1][1], planned[0][1]
+    places = [virtual_step(step, planned) for step in range(steps + 1)]
+    assert places[0] == 0
+    assert places[-1] == first
+    assert all(before < after for before, after in pairwise(places))
+    for number, (changed, newer) in enumerate(planned[1:], 1):
+        # What is left of the schedule is shared by the steps that are left.
+        assert virtual_step(changed, planned) == virtual_step(changed, planned[:number])
+        end = min(steps, planned[number + 1][0] if number + 1 < len(planned) else steps)
+        pace = (first - places[changed]) / (newer - changed)
+        rises = [places[step + 1] - places[step] for step in range(changed, end)]
+        assert rises == pytest.approx([pace] * len(rises), rel=1e-6, abs=1e-9)
+
+
+@given(st.integers(1, 400), st.data())
+def test_a_plan_that_does_not_change_is_the_schedule_itself(steps, data):
+    step = data.draw(st.integers(0, steps))
+    place = virtual_step(step, ((0, steps),))
+    assert isinstance(place, int)
+    assert place == step
+
+
+@given(schedules, plans())
+def test_factors_between_two_steps_lie_between_0_and_1(schedule, planned):
+    for step in range(planned[-1][1]):
+        assert 0 < schedule.factor(virtual_step(step, planned), planned[0][1]) <= 1
 
 
 @given(schedules, st.integers(1, 10**6))

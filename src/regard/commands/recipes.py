@@ -49,7 +49,7 @@ def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
     places = {part.rpartition(" ")[2]: file for file, parts in parts_by_file().items() for part in parts}
     rows = []
     for key in keys(experiment):
-        if key.path == "train.budget":  # written by the run
+        if key.path in ("train.budget", "train.plans"):  # written by the run
             continue
         value = "by the data" if key.path == "model.vocabulary" else format_value(key.default)
         names = [format_value(name) + (f" ({places[name]})" if name in places else "") for name in key.choices]

@@ -1,6 +1,7 @@
 """`regard resume`."""
 
 import sys
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def resume(options: ResumeOptions) -> int:
     number of steps, and may rise again. The steps already done stay, so the result differs from a run that had this
     plan from its first step.
     """
+    began = time.perf_counter()
     adopt_slurm()
     check_processes(options)
     run, steps = options.open(), options.steps
@@ -46,7 +48,7 @@ def resume(options: ResumeOptions) -> int:
     if steps is not None:
         experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
-    code = run_training(experiment, run, options, resume=True)
+    code = run_training(experiment, run, options, resume=True, began=began)
     if planned is not None and done >= planned and not rank():
         print(f"train it further: regard resume {run.path} --steps {2 * planned}{with_options()}", file=sys.stderr)
     return code
@@ -55,9 +57,10 @@ def resume(options: ResumeOptions) -> int:
 def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
-    if steps == train.steps:
+    if steps == train.steps and train.seconds is None:
         return experiment
     before = "" if train.steps is None else f"{train.steps} steps planned, "
     note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"
     note = note if train.budget is None else f"{train.budget}; {note}"
-    return replace(experiment, train=replace(train, steps=steps, tokens=None, epochs=None, seconds=None, budget=note))
+    budget = {"steps": steps, "plans": (), "tokens": None, "epochs": None, "seconds": None, "budget": note}
+    return replace(experiment, train=replace(train, **budget))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from regard.runs import Run
 from regard.runs.schema import migrate
 
 if TYPE_CHECKING:
-    from regard.train import Experiment, Observer
+    from regard.train import Experiment, Observer, TrainingResult
 
 #: The tables of an experiment: `--model recurrent` chooses a kind, `--model.width` sets a key.
 TABLES = ("model", "data", "task", "train")
@@ -79,7 +80,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     Every key of the experiment is an option too; `regard recipes NAME` lists all of them with their values.
 
       --train.steps 500          number of updates; or, instead,
-      --train.seconds 90         duration, preparation included; or
+      --train.seconds 90         duration of the whole command; or
       --train.tokens 1000000     number of tokens; or
       --train.epochs 3           how many times to go through the training part
       --data.path FILE           your own text
@@ -94,6 +95,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """
+    began = time.perf_counter()  # before torch is imported: a budget in seconds is that of the command
     adopt_slurm()
     check_processes(options)
     many, path = options.processes > 1, Path(options.recipe)
@@ -116,7 +118,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     if existed and run.steps():
         experiment = run.load(type(experiment))  # complete, and with a plan that `regard resume` may have changed
     try:
-        return run_training(experiment, run, options, resume=existed)
+        return run_training(experiment, run, options, resume=existed, began=began)
     except BaseException:  # a run without any result is removed, whatever stopped it
         if not rank() and not existed:
             run.discard()
@@ -174,26 +176,29 @@ def key_like(name: str) -> str | None:
     return None if meant is None else f"--{paths[meant]}"
 
 
-def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, resume: bool) -> int:
+def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, resume: bool, began: float) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
-    from regard.report import report_at_end
+    from regard.report import report_at_end, reserved
     from regard.train import train
 
     budget = experiment.train.seconds
-    trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
+    trial = "" if budget is None or resume else f", and a few steps to see how many fit into {budget:g} seconds"
+    reserve = 0.0 if budget is None else reserved(budget)
     if not rank():
         print(f"{run.path}: preparing data and model{trial}", file=sys.stderr, flush=True)
-    with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
+    with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)) as deadline:
         watching = observers(options, resume)
-        result = train(experiment, run, watching, resume=resume, timeout=options.timeout, layout=options.layout)
+        result = train(experiment, run, watching, resume, options.timeout, options.layout, began=began, reserve=reserve)
+        if deadline is not None:
+            deadline.until = result.until
     if rank():
         pass  # only the first process prints
     elif options.json:
-        print(json.dumps({**result._asdict(), "path": str(result.path)}))
+        shown = {name: value for name, value in result._asdict().items() if name != "until"}
+        print(json.dumps({**shown, "path": str(result.path)}))
     elif not result.interrupted:
-        loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
-        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{loss}")
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{validation_in_words(run, result)}")
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
@@ -201,6 +206,20 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
         elif experiment.task.kind in ("classification", "tagging", "answering"):
             print(f"predict: regard predict {result.path} TEXT{with_options()}")
     return 130 if result.interrupted else 0
+
+
+def validation_in_words(run: Run, result: TrainingResult) -> str:
+    """The validation loss, and how much of the validation part it is of."""
+    from regard.train.live import loss_in_words
+
+    if result.validation_loss is None:
+        return ""
+    record = next(record for record in reversed(run.metrics()) if "validation_loss" in record)
+    found = f", validation loss {loss_in_words(result.validation_loss, record.get('validation_error'))}"
+    if (share := record.get("validation_share")) is None:
+        return found
+    whole = f"regard evaluate {result.path}{with_options()}"
+    return f"{found} (95 %), on {share:.2g} of the validation part; {whole} reads all of it"
 
 
 def observers(options: ObserverOptions, resume: bool) -> list[Observer]:

@@ -98,6 +98,14 @@ class Doctor(Observer):
         with self._at_work():
             self._guarded(self._begin)
 
+    def changed(self, experiment: Experiment) -> None:
+        """Expect what the folder says from here on."""
+        with suppress(UserError):
+            experiment = self._start.run.load(Experiment)
+        self._run.experiment, self._schedule.last = experiment, experiment.train.steps or 0
+        if self._run.replay is not None:
+            self._run.replay.change(experiment)
+
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Count the time spent."""

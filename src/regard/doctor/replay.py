@@ -127,15 +127,18 @@ class Replay:
 
     def __init__(self, experiment: Experiment, data: Data, device: torch.device, model: Model, optimizer: Optimizer):
         self.model, self.optimizer = model, optimizer
-        plain = replace(experiment, train=replace(experiment.train, compile=False))
         with isolated(device):
-            self.engine = RecordingEngine(plain, data, World(device=device))
+            self.engine = RecordingEngine(_uncompiled(experiment), data, World(device=device))
         self.tolerance = ROUNDING[self.engine.precision.dtype]
         self.loaded = False  # True: its weights are no longer the initial ones
         self._expected: tuple[Update, int, dict[str, PredictedParameter]] | None = None
         self._given: dict[Tensor, Tensor] = {}  # the gradients that the run's optimizer was given
         for part in optimizer.parts:
             part.register_step_pre_hook(self._note)
+
+    def change(self, experiment: Experiment) -> None:
+        """Make the next steps by a config in which the run has set a number."""
+        self.engine.experiment = _uncompiled(experiment)
 
     def _note(self, part: torch.optim.Optimizer, *_: Any) -> None:
         if self._expected is not None:
@@ -238,7 +241,7 @@ class Replay:
         before = {name: own.detach().clone() for name, (_, own) in self.parameters.items()}
         for name, (_, own) in self.parameters.items():
             own.grad = replayed.changes[name].expected_gradient * scale
-        optimizer.step(experiment.train.schedule.factor(replayed.step.step - 1, experiment.train.steps or 0))
+        optimizer.step(experiment.train.factor(replayed.step.step - 1))
         self.engine.release()
         return [own.detach() - before[name] for name, (_, own) in self.parameters.items() if own.ndim >= 2]
 
@@ -262,3 +265,7 @@ def _apart(one: Tensor, other: Tensor, tolerance: float, least: float = 0.0) -> 
     if torch.equal(one, other):
         return False
     return float((one - other).norm()) > tolerance * max(float(one.norm()), float(other.norm()), least)
+
+
+def _uncompiled(experiment: Experiment) -> Experiment:
+    return replace(experiment, train=replace(experiment.train, compile=False))

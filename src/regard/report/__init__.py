@@ -2,4 +2,4 @@
 
 from regard.report.facts import gather
 from regard.report.measurements import ModelMeasurements
-from regard.report.page import report_at_end, write
+from regard.report.page import report_at_end, reserved, write

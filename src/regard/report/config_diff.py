@@ -12,7 +12,14 @@ from regard.errors import UserError
 from regard.train import Experiment
 
 #: Keys that a run determines by itself.
-AUTOMATIC = ("model.vocabulary", "train.budget", "model.head.labels", "task.labels")
+AUTOMATIC = (
+    "model.vocabulary",
+    "train.budget",
+    "train.plans",
+    "train.evaluate_tokens",
+    "model.head.labels",
+    "task.labels",
+)
 
 Config = Mapping[str, object]
 

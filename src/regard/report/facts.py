@@ -99,11 +99,14 @@ class Facts:
         return str(data.get("path") or data.get("source") or data.get("kind") or "its data")
 
 
-def gather(run: Run, recipe: Recipe | None = None) -> Facts:
-    """The facts of a run. ``recipe`` is the nearest one, for the commands to try next."""
+def gather(run: Run, recipe: Recipe | None = None, seconds: float | None = None) -> Facts:
+    """The facts of a run. ``recipe`` is the nearest one, for the commands to try next.
+
+    ``seconds``: about as much time as the loss by position may take (default: as much as it needs).
+    """
     notes: list[str] = []
     size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run))
-    inspection = inspect(run, notes)
+    inspection = inspect(run, notes, seconds)
     notes += run.damaged
     environment = attempt(notes, "The environment is left out", lambda: run.environment) or {}
     name, base = recipe or ("shakespeare", None)

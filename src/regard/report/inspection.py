@@ -1,6 +1,7 @@
 """Measurements of the newest checkpoint: heads on a passage, alignments of translations, loss by position."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from regard.config.parts import MissingPart
 from regard.data import DataConfig, LabeledData
-from regard.data.base import Data
+from regard.data.base import Data, TextBatch
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.generate.load import LoadedModel, load_model
@@ -79,8 +80,8 @@ def model_size(run: Run) -> ModelSize:
     return ModelSize(parameters, flops_per_token(model), len(model.mechanisms()))
 
 
-def inspect(run: Run, notes: list[str]) -> Inspection | None:
-    """Inspect the newest checkpoint; notes say what is left out."""
+def inspect(run: Run, notes: list[str], seconds: float | None = None) -> Inspection | None:
+    """Inspect the newest checkpoint; notes say what is left out. ``seconds``: see ``position_losses``."""
     what = "Attention maps and loss by position are left out"
     loaded = attempt(notes, what, lambda: load_model(run))
     data = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
@@ -93,7 +94,7 @@ def inspect(run: Run, notes: list[str]) -> Inspection | None:
         return None
     if isinstance(data, PairData):
         return inspect_translation(loaded, data, notes)
-    return inspect_text(loaded, data, notes)
+    return inspect_text(loaded, data, notes, seconds)
 
 
 def inspect_translation(loaded: LoadedModel, data: PairData, notes: list[str]) -> Inspection:
@@ -111,7 +112,7 @@ def inspect_translation(loaded: LoadedModel, data: PairData, notes: list[str]) -
     return Inspection(loaded.step, heads(seen), {}, [], probe.held_out, None, alignments or [])
 
 
-def inspect_text(loaded: LoadedModel, data: Data, notes: list[str]) -> Inspection:
+def inspect_text(loaded: LoadedModel, data: Data, notes: list[str], seconds: float | None) -> Inspection:
     """Heads on a passage of text, and the loss by position."""
     model = loaded.model
     shown = passage(data, PASSAGE)
@@ -120,7 +121,8 @@ def inspect_text(loaded: LoadedModel, data: Data, notes: list[str]) -> Inspectio
     if seen == []:
         notes.append("Attention maps are left out: no layer of this model has observable attention weights.")
     before = len(notes)
-    positions = attempt(notes, "The loss by position is left out", lambda: position_losses(model, data))
+    what = "The loss by position is left out"
+    positions = attempt(notes, what, lambda: position_losses(model, data, seconds))
     if positions is None and len(notes) == before:
         notes.append("The loss by position is left out: it takes two whole windows of held-out text.")
     seen = seen or []
@@ -135,8 +137,11 @@ def inspect_text(loaded: LoadedModel, data: Data, notes: list[str]) -> Inspectio
 
 
 @torch.no_grad()
-def position_losses(model: Model, data: Data) -> PositionLosses | None:
-    """The mean loss at every position of evenly spaced whole validation windows; None if there are too few."""
+def position_losses(model: Model, data: Data, seconds: float | None = None) -> PositionLosses | None:
+    """The mean loss at every position of evenly spaced whole validation windows; None if there are too few.
+
+    ``seconds``: about as much time as it may take; a batch of windows is measured in any case.
+    """
     length = model.config.context
     whole = (data.validation_count or 0) // length
     if whole < 2 or isinstance(data, LabeledData):  # whose targets are not the tokens
@@ -144,11 +149,19 @@ def position_losses(model: Model, data: Data) -> PositionLosses | None:
     stride = max(1, math.ceil(whole * length / TOKENS))
     parts: list[Tensor] = []
     size = max(1, min(BATCH, LOGITS // (length * model.config.vocabulary)))
-    for batch in islice(data.validation_batches(size), 0, None, stride):
+
+    def measure(batch: TextBatch) -> None:
         logits = model(batch.inputs) if batch.slots is None else model(batch.inputs, batch.slots)
         flat = logits.flatten(0, 1).float(), batch.targets.flatten()
         each = functional.cross_entropy(*flat, reduction="none", ignore_index=-1).view(batch.targets.shape)
         parts.append(each[(batch.targets >= 0).all(1)])
+
+    batches, began = data.validation_batches(size), time.perf_counter()
+    measure(next(batches))
+    if seconds is not None:
+        stride = max(stride, math.ceil(whole / size * (time.perf_counter() - began) / max(seconds, 1e-9)))
+    for batch in islice(batches, stride - 1, None, stride):
+        measure(batch)
     if sum(map(len, parts)) < 2:  # rows with a prompt, which has no targets
         return None
     losses = torch.cat(parts).double()  # [windows, N]

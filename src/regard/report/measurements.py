@@ -17,7 +17,10 @@ from regard.models.base import LanguageModel, Model, Seq2SeqModel
 from regard.parallel.tensors import is_sharded
 from regard.report.probes import Probe, find_probe
 from regard.runs.disk import JsonObject
-from regard.train import Diverged, Observer, TrainingStart, TrainingStep
+from regard.train import Diverged, Experiment, Observer, TrainingStart, TrainingStep
+
+#: The share of the training time that a sample may take; a short one is drawn in any case.
+SHARE = 0.05
 
 
 class Measurements(NamedTuple):
@@ -44,6 +47,10 @@ class ModelMeasurements(Observer):
         # Written with the first step, so that a run that fails before it stays empty and is not kept.
         self._first = Measurements() if measured else self._measure(0)
 
+    def changed(self, experiment: Experiment) -> None:
+        """Measure by the new numbers."""
+        self._train = experiment.train
+
     def stepped(self, step: TrainingStep) -> None:
         """Write the measurements that are due."""
         self._write(self._first)
@@ -52,7 +59,7 @@ class ModelMeasurements(Observer):
         if self._layers and (step.step == 1 or last or step.step % train.log_every == 0):
             self._run.log({"step": step.step, "gradients": gradient_norms(self._layers, step.norm)})
         if last or (train.evaluate_every and step.step % train.evaluate_every == 0):
-            self._write(self._measure(step.step))
+            self._write(self._measure(step.step, step.seconds))
 
     def failed(self, error: BaseException) -> None:
         """Record a divergence."""
@@ -65,11 +72,11 @@ class ModelMeasurements(Observer):
         if measurements.metrics is not None:
             self._run.log(measurements.metrics)
 
-    def _measure(self, step: int) -> Measurements:
+    def _measure(self, step: int, trained: float = 0.0) -> Measurements:
         if self._probe is None:
             return Measurements()
         try:
-            return measure(self._model, self._probe, step)
+            return measure(self._model, self._probe, step, SHARE * trained)
         except BackendRefused:  # training raises it too
             self._probe = None
         except Exception as problem:  # a model that cannot be measured can still be trained
@@ -80,10 +87,10 @@ class ModelMeasurements(Observer):
         return Measurements()
 
 
-def measure(model: Model, probe: Probe, step: int) -> Measurements:
-    """A sample of the model, and the entropy of every head."""
+def measure(model: Model, probe: Probe, step: int, seconds: float = math.inf) -> Measurements:
+    """A sample of the model, for about so many ``seconds``, and the entropy of every head."""
     decodable = isinstance(model, LanguageModel | Seq2SeqModel) and model.decodable
-    sample = {"step": step, **probe.sample(model)} if decodable else None
+    sample = {"step": step, **probe.sample(model, seconds)} if decodable else None
     entropy: dict[str, list[float]] = {}
     spread: dict[str, list[float]] = {}
     for head in heads(attentions(model, lambda: probe.forward(model))):

@@ -2,8 +2,10 @@
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from regard.runs.waiting import waiting
 
 FILE = "report.html"
 SAMPLES = 6
+#: The share of the training time that the loss by position may take at the end of a training, and the seconds of a
+#: budget that are left for the rest of the report and the end of the process.
+SHARE, RESERVE = 0.05, 1.5
 
 
 def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
@@ -30,26 +35,45 @@ def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
     return path
 
 
+def reserved(seconds: float) -> float:
+    """How much of a budget of so many ``seconds`` is left for the report."""
+    return RESERVE + 0.01 * seconds
+
+
+@dataclass
+class Deadline:
+    """When the budget of a training is over, which is known at its end: a ``time.perf_counter()``."""
+
+    until: float | None = None
+
+    def seconds(self, trained: float) -> float:
+        """How long the loss by position may take after ``trained`` seconds of training."""
+        most = SHARE * trained
+        return most if self.until is None else min(most, max(0.0, self.until - RESERVE - time.perf_counter()))
+
+
 @contextmanager
-def report_at_end(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
+def report_at_end(run: Run, recipe: Recipe | None = None) -> Iterator[Deadline]:
     """Write the report when the training inside this context ends, also after a signal or an error.
 
-    A report that fails prints a line to stderr and does not fail the training.
+    A report that fails prints a line to stderr and does not fail the training. It reads less text than that of `regard
+    report` after a short training, and whatever fits before the deadline.
     """
-    before = run.metrics()
+    before, deadline = run.metrics(), Deadline()
     try:
-        yield
+        yield deadline
     except Exception:
         if run.metrics() != before:  # else training never began: the run folder stays as it was
-            _try_to_write(run, recipe)
+            _try_to_write(run, recipe, deadline)
         raise
-    _try_to_write(run, recipe)
+    _try_to_write(run, recipe, deadline)
 
 
-def _try_to_write(run: Run, recipe: Recipe | None) -> None:
+def _try_to_write(run: Run, recipe: Recipe | None, deadline: Deadline) -> None:
     try:
         with waiting("writing the report"):
-            write(run, gather(run, recipe))
+            trained = max((float(record.get("seconds", 0.0)) for record in run.metrics()), default=0.0)
+            write(run, gather(run, recipe, deadline.seconds(trained)))
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
         print(

@@ -1,5 +1,7 @@
 """Fixed inputs that a model is evaluated on during training: a passage of text, or a few sentences to translate."""
 
+import math
+import time
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from regard.runs.disk import JsonObject
 
 #: Tokens of a sample, tokens of the passage that heads are measured on, sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4
+SHORT = 40  # tokens of a sample that may take no time
 ROOM = 8  # tokens that a translation may have beyond twice its source's
 
 
@@ -34,14 +37,18 @@ class TextProbe:
         """The model on the passage."""
         return model(self._passage[None])
 
-    def sample(self, model: Model) -> JsonObject:
-        """A continuation of a newline, as a record of samples.jsonl."""
+    def sample(self, model: Model, seconds: float = math.inf) -> JsonObject:
+        """A continuation of a newline, as a record of samples.jsonl; a short one if time is short."""
         assert isinstance(model, LanguageModel)
         sampling = Sampling()
         with evaluation_mode(model):
             # Without CUDA graphs: training may have captured its own.
-            tokens = sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False)
-            text = self._tokenizer.decode([int(token) for token in tokens])
+            tokens, began = list[int](), time.perf_counter()
+            for token in sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False):
+                tokens.append(int(token))
+                if len(tokens) >= SHORT and time.perf_counter() - began > seconds:
+                    break
+            text = self._tokenizer.decode(tokens)
         prompt = self._tokenizer.decode(self._prompt)
         return {"prompt": prompt, "text": text, "temperature": sampling.temperature, "seed": 1}
 
@@ -73,7 +80,7 @@ class TranslationProbe:
         inputs = torch.tensor([[self._data.specials.begin, *target]], device=self._device)
         return model(inputs, *self._rows(self._encode(text)))
 
-    def sample(self, model: Model) -> JsonObject:
+    def sample(self, model: Model, seconds: float = math.inf) -> JsonObject:
         """The translations beside the references."""
         decode = self._data.tokenizer.decode
         lines = [f"{t.text}\n→ {decode(t.tokens)}\n= {t.reference}\n" for t in self.translations(model)]

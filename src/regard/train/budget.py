@@ -1,10 +1,12 @@
-"""Budgets: tokens, epochs and seconds become a number of steps before a run starts, which its config records."""
+"""Budgets: tokens, epochs and seconds become a number of steps before a run starts, which its config records.
+
+Of seconds, this number is a first plan, which ``budget_clock`` changes during the run.
+"""
 
 import math
 import statistics
 import time
 from dataclasses import replace
-from itertools import islice
 from typing import NamedTuple
 
 from regard.data import Batch, Data
@@ -13,17 +15,17 @@ from regard.errors import UserError
 from regard.parallel.world import World
 from regard.train.device import synchronize
 from regard.train.engine import Engine, targets_per_term
-from regard.train.evaluate import evaluate
+from regard.train.evaluation_size import batches_of, time_evaluation
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
 
-WARM_STEPS, TIMED_STEPS = 3, 12
-#: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After
-#: the longest share it ends even if the steps above are not done.
-SHARE, LONGEST_SHARE = 0.04, 0.1
-#: On a slow machine the run may end late, but this share of the budget is left after preparation, and this share of
-#: what is left is for the steps before the first evaluation.
+WARM_STEPS, TIMED_STEPS = 2, 4
+#: Calibration takes this share of the budget; after the longest share it ends even if the steps above are not done.
+SHARE, LONGEST_SHARE = 0.01, 0.05
+#: Of the first plan, this share is for the steps before the first evaluation.
 TRAINING_SHARE = 0.5
+#: On a slow machine the run may end late, but training has this share of the budget, however long preparation takes.
+LEAST_SHARE = 0.1
 
 
 class StepTimes(NamedTuple):
@@ -37,7 +39,8 @@ class StepTimes(NamedTuple):
 def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
-    Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
+    Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget. They
+    stay in the config, with the first plan, until the run has ended (``settled``).
     """
     train = experiment.train
     if train.seconds is not None:
@@ -46,7 +49,7 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         engine = make_engine(experiment, data, world)
         times = guarded(lambda: measure(engine, longest), engine)
         prepared = time.perf_counter() - began + times.start
-        left, least = train.seconds - prepared, train.seconds * TRAINING_SHARE
+        left, least = train.seconds - prepared, train.seconds * LEAST_SHARE
         steps = steps_within(max(left, least), times, train.evaluate_every)
         if left < max(least, steps * times.step + times.evaluation):
             taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"
@@ -66,7 +69,20 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
     else:
         return experiment
     steps = world.broadcast(steps)  # every rank must take the same number
-    return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, epochs=None, budget=note))
+    plans = () if train.seconds is None else ((0, steps),)
+    return replace(experiment, train=replace(train, steps=steps, plans=plans, tokens=None, epochs=None, budget=note))
+
+
+def settled(experiment: Experiment) -> Experiment:
+    """The experiment with the number of steps that a budget in seconds came to; trained again, it is the same run."""
+    return replace(experiment, train=replace(experiment.train, seconds=None))
+
+
+def kept_until(experiment: Experiment, step: int) -> Experiment:
+    """The experiment of a run that goes on from a checkpoint: plans made after its ``step`` are forgotten."""
+    plans = tuple(plan for plan in experiment.train.plans if plan[0] <= step)
+    steps = plans[-1][1] if plans else experiment.train.steps
+    return replace(experiment, train=replace(experiment.train, plans=plans, steps=steps))
 
 
 def steps_within(seconds: float, times: StepTimes, evaluate_every: int | None) -> int:
@@ -95,20 +111,10 @@ def measure(engine: Engine, longest: float) -> StepTimes:
             break
     warm = min(WARM_STEPS, len(times) - 1)
     step = statistics.fmean(times[warm:])  # not the median: a few slow steps now predict a few slow steps later
-    return StepTimes(step, _time_evaluation(engine), max(0.0, times[0] - step))
-
-
-def _time_evaluation(engine: Engine) -> float:
-    batches, timed = engine.validation_batches(), []
-    for batch in islice(batches, 4):
-        started = time.perf_counter()
-        evaluate(engine, [batch])
-        synchronize(engine.device)
-        timed.append(time.perf_counter() - started)
-    if not timed:
-        return 0.0
-    count = len(timed) + sum(1 for _ in batches)
-    return count * statistics.median(timed[1:] or timed)
+    train, evaluation = engine.experiment.train, time_evaluation(engine)
+    trained = min(train.evaluate_every * step if train.evaluate_every else math.inf, train.seconds or math.inf)
+    batches = batches_of(engine.experiment, evaluation, engine.data.validation_count, trained)
+    return StepTimes(step, batches * evaluation.seconds, max(0.0, times[0] - step))
 
 
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:

@@ -78,6 +78,7 @@ def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None
     progress.step = checkpoint.step
     progress.position, progress.tokens = int(checkpoint.number("position")), int(checkpoint.number("tokens"))
     progress.seconds = checkpoint.number("seconds")
+    progress.spent = checkpoint.number("spent") if "spent" in checkpoint.state else progress.seconds  # of an older run
 
 
 def changed_on(world: World) -> Changed:

@@ -33,8 +33,6 @@ from regard.train.pretrained import initial_model
 from regard.train.seeding import DROPOUT, derive_seed, seed_generators
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
-#: The number of steps that schedules see during calibration, when the real one is not known yet.
-CALIBRATING = 10**9
 
 
 @dataclass
@@ -45,6 +43,7 @@ class TrainingProgress:
     position: int = 0  # micro-batches that each lane has taken from the data
     tokens: int = 0  # targets trained on
     seconds: float = 0.0  # training time, earlier sessions included
+    spent: float = 0.0  # of a budget in seconds, earlier sessions included
 
 
 class Update(NamedTuple):
@@ -134,9 +133,12 @@ class Engine:
         """The position and lane of each micro-batch that this rank takes in the next update."""
         return self.experiment.micro_batches(self.progress.position, self.lanes)
 
-    def validation_batches(self) -> Iterator[Batch]:
-        """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        batches = self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+    def validation_batches(self, experiment: Experiment | None = None) -> Iterator[Batch]:
+        """This rank's batches of the validation part, on the CPU or where ``data`` makes them.
+
+        ``experiment``: another one than the engine's.
+        """
+        batches = (experiment or self.experiment).validation_batches(self.data, self.world.part, self.world.parts)
         return (cut(batch, self.world) for batch in batches)
 
     def seed_dropout(self, position: int, lane: int = 0) -> None:
@@ -164,7 +166,7 @@ class Engine:
         if not finite and (not math.isfinite(loss) or self.scaler.exhausted):
             return Update(loss, norm, 0.0, False, each)
         self.scaler.update(overflow=not finite)
-        factor = config.schedule.factor(progress.step, config.steps or CALIBRATING)
+        factor = config.factor(progress.step)
         if finite:
             self._clip(list(gradients.values()), norm)
             self.optimizer.step(factor)

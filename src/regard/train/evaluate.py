@@ -1,7 +1,7 @@
 """Evaluation: the loss over whole parts of the data, as sums and counts, so that every target has the same weight."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ class LossSum(NamedTuple):
     total: float
     targets: float
     weight: float = 1.0  # of this term in the loss
+    batches: Sequence[tuple[float, float]] = ()  # total and targets of each
 
     @property
     def loss(self) -> float:
@@ -37,10 +38,12 @@ class LossSum(NamedTuple):
         return self.loss / math.log(2) / units_per_token
 
 
-def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str, float] | None:
+def evaluate(engine: Engine, batches: Iterable[Batch] | None = None, share: float = 1.0) -> dict[str, float] | None:
     """``{"validation_loss": ...}`` over the validation part, or over ``batches``; None if there are none.
 
     A task of several terms also gets ``validation_<term>`` for each of them, and a ``Measured`` one its measures.
+    ``share``: of the validation part that ``batches`` are; if it is not all, it is ``validation_share``, and the
+    standard error of the loss ``validation_error``.
     """
     chosen = engine.validation_batches() if batches is None else batches
     statistics: list[Tensor] = []
@@ -55,10 +58,33 @@ def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str
     result = {"validation_loss": sum(sums[name].weight * mean for name, mean in means.items())}
     if len(means) > 1:
         result |= {f"validation_{name}": mean for name, mean in means.items()}
+    if share < 1:
+        result["validation_share"] = share
+        if (error := standard_error(engine, sums, means, share)) is not None:
+            result["validation_error"] = error
     if isinstance(engine.task, Measured):
         totals = torch.tensor(engine.world.sums(torch.stack(statistics).sum(0).tolist()), dtype=torch.float64)
         result |= {f"validation_{name}": value for name, value in engine.task.metrics(totals).items()}
     return result
+
+
+def standard_error(
+    engine: Engine, sums: Mapping[str, LossSum], means: Mapping[str, float], share: float
+) -> float | None:
+    """The standard error of a loss that was measured on every k-th batch, a ``share`` of all; None of one batch.
+
+    That of a ratio estimator from clusters of different sizes (Cochran 1977, equation 2.46): the batches.
+    """
+    targets = dict(zip(sums, engine.world.sums([term.targets for term in sums.values()]), strict=True))
+    residuals = [
+        math.fsum(
+            term.weight * (term.batches[number][0] - means[name] * term.batches[number][1]) / max(1.0, targets[name])
+            for name, term in sums.items()
+        )
+        for number in range(len(next(iter(sums.values())).batches))
+    ]
+    squares, count = engine.world.sums([math.fsum(one * one for one in residuals), float(len(residuals))])
+    return math.sqrt(squares * count / (count - 1) * (1 - share)) if count > 1 else None
 
 
 def collecting(task: Measured, statistics: list[Tensor]) -> Terms:
@@ -114,6 +140,6 @@ def sum_terms(
     # Summed on the host in float64, which not every device has.
     columns = zip(zip(*torch.stack(totals).tolist(), strict=True), zip(*counts, strict=True), strict=True)
     return {
-        name: LossSum(math.fsum(total), math.fsum(count), term.weight)
+        name: LossSum(math.fsum(total), math.fsum(count), term.weight, tuple(zip(total, count, strict=True)))
         for (name, term), (total, count) in zip(found.items(), columns, strict=True)
     }

@@ -13,7 +13,10 @@ from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
-from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
+from regard.train.schedule import CosineScheduleConfig, Plans, ScheduleConfig, virtual_step
+
+#: The number of steps that schedules see during calibration, when the real one is not known yet.
+CALIBRATING = 10**9
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,14 @@ class TrainConfig(Config):
     tokens: int | None = option(None, "train on this many tokens, instead of a number of steps")
     epochs: float | None = option(None, "train on the training part this many times, instead of a number of steps")
     seconds: float | None = option(
-        None, "train for this many seconds, preparation included, instead of a number of steps"
+        None, "the command takes this many seconds, from its start to its end, instead of a number of steps"
     )
     budget: str | None = option(None, "a note, written by the run: what `steps` was computed from")
+    plans: tuple[tuple[int, int], ...] = option(
+        (),
+        "written by a run with a budget in seconds: [step, steps] for each time it set the number of steps; the "
+        "schedule follows them if they end with `steps`",
+    )
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "the optimizer"})
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
@@ -54,7 +62,14 @@ class TrainConfig(Config):
     device: str = option("auto", "cpu, cuda, cuda:1, mps; auto: the fastest that is available")
     evaluate_every: int | None = option(250, "steps between evaluations; there is always one at the end")
     evaluate_tokens: int | None = option(
-        None, "evaluate on about this many targets, in batches from all over the validation part (none: on all of it)"
+        None,
+        "evaluate on about this many targets, in batches from all over the validation part; written by the first "
+        "evaluation unless it is given (none: on all of it)",
+    )
+    evaluate_share: float | None = option(
+        0.1,
+        "without evaluate_tokens: an evaluation takes at most about this share of the training time before the first "
+        "one (none: it reads all of the validation part)",
     )
     log_every: int = option(10, "steps between records in metrics.jsonl")
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
@@ -62,6 +77,13 @@ class TrainConfig(Config):
         False, "write checkpoints from a thread while training goes on; takes memory for a copy of what is saved"
     )
     keep: int = option(2, "number of newest checkpoints to keep")
+
+    def factor(self, step: int) -> float:
+        """The schedule's factor of step number ``step``, from 0."""
+        planned: Plans = self.plans if self.plans and self.plans[-1][1] == self.steps else ()
+        if planned:
+            return self.schedule.factor(virtual_step(step, planned), planned[0][1])
+        return self.schedule.factor(step, self.steps or CALIBRATING)
 
     @property
     def micro_batches(self) -> int:
@@ -93,7 +115,7 @@ class TrainConfig(Config):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.compile == "graphs" and self.accumulate > 1:
             raise ValueError("compile = graphs holds the gradients of one micro-batch only; set accumulate to 1")
-        for name in ("epochs", "seconds", "clip"):
+        for name in ("epochs", "seconds", "clip", "evaluate_share"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be a number above 0, got {value}")
@@ -148,8 +170,12 @@ class Experiment(Config):
     def validation_batches(self, data: Data[Batch], part: int = 0, parts: int = 1) -> Iterator[Batch]:
         """One part of the batches for validation; evenly spaced ones if ``evaluate_tokens`` limits their targets."""
         batches = data.validation_batches(self.data.batch, rank=part, world=parts)
+        return islice(batches, 0, None, self.validation_stride(data))
+
+    def validation_stride(self, data: Data[Batch]) -> int:
+        """1 if the whole validation part is evaluated, 4 if every fourth of its batches is."""
         limit, count = self.train.evaluate_tokens, data.validation_count
-        return batches if limit is None or count is None else islice(batches, 0, None, max(1, round(count / limit)))
+        return 1 if limit is None or count is None else max(1, round(count / limit))
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
         """The model's config: what the data has (vocabulary or shape), the training's dropout, the task's head.

@@ -11,6 +11,7 @@ from regard.models import flops_per_token
 from regard.runs.curve import MARK, plot
 from regard.runs.waiting import clock
 from regard.train.device import measured_peak, memory
+from regard.train.experiment import Experiment
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 #: Seconds between two lines without a terminal, and between two redraws on one; of an evaluation before its first line.
@@ -54,7 +55,12 @@ class LiveLine(Observer):
                 self._live.start()
         verb = "resuming from" if start.step else "training to"
         count = f"step {start.step} of {self._steps}" if start.step else f"step {self._steps}"
+        count += "" if (seconds := start.experiment.train.seconds) is None else f" or so, in {seconds:g} seconds"
         self._say(f"{verb} {count} on {start.device} in {str(start.dtype).removeprefix('torch.')}: {start.run.path}")
+
+    def changed(self, experiment: Experiment) -> None:
+        """Count with another number of steps."""
+        self._steps = experiment.train.steps or 0
 
     def stepped(self, step: TrainingStep) -> None:
         """Redraw if due."""
@@ -84,9 +90,12 @@ class LiveLine(Observer):
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """Print one line; below a curve the loss is in the line that is redrawn."""
         self._evaluating = 0.0
-        self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
+        found = loss_in_words(measures["validation_loss"], measures.get("validation_error"))
+        self._evaluation = [f"validation {found}"]
+        share = measures.get("validation_share")
+        of = "" if share is None else f", on {share:.2g} of the validation part"
         if not (self._live and self._stays):
-            self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
+            self._say(f"step {step:,}  validation loss {found}{of}")
 
     def finished(self, result: TrainingResult) -> None:
         """Print the last line, and how to resume if steps are left."""
@@ -223,6 +232,15 @@ class ResumeNotice(Observer):
         """Print before the first step."""
         if start.step >= (start.experiment.train.steps or 0):
             print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
+
+
+def loss_in_words(loss: float, error: float | None) -> str:
+    """A loss; that of a sample with half of its 95 % interval, from the standard error.
+
+    >>> loss_in_words(1.5234, 0.0051)
+    '1.5234 ± 0.0100'
+    """
+    return f"{loss:.4f}" if error is None else f"{loss:.4f} ± {1.96 * error:.4f}"
 
 
 def _finite(value: object) -> bool:

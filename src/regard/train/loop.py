@@ -4,9 +4,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -14,30 +13,26 @@ from regard.config import to_toml
 from regard.config.parts import with_options
 from regard.data import Batch
 from regard.errors import UserError
-from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.parallel.group import TIMEOUT, agree, process_group
 from regard.parallel.layout import Layout
 from regard.parallel.waiting import slowest
-from regard.parallel.world import ONE, World, from_environment
-from regard.runs import Checkpoint, Run, environment
+from regard.parallel.world import ONE, from_environment
+from regard.runs import Run, environment
 from regard.runs.asked import ASKED, check_same, wait_for_run
-from regard.runs.disk import write_synced
-from regard.runs.folder import CHAT, CONFIG, TOKENIZER
-from regard.train.adapt import frozen_names
-from regard.train.budget import budget_in_steps
-from regard.train.checkpoint import changed_on, check_data, restore
+from regard.runs.folder import CONFIG
+from regard.train.budget import settled
+from regard.train.budget_clock import BudgetClock
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
+from regard.train.evaluation_size import decided, time_evaluation, undecided
 from regard.train.experiment import Experiment
-from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
-from regard.train.lanes import with_lanes
+from regard.train.guard import check_start, guarded, keep_freed_memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
-from regard.train.pretrained import build_data, pretrained
-from regard.train.reference import attach_reference
-from regard.train.saving import Saver, save
+from regard.train.prepare import prepare
+from regard.train.saving import Saver
 from regard.train.stopping import EarlyStopping
 
 
@@ -48,16 +43,20 @@ def train(
     resume: bool = False,
     timeout: float = TIMEOUT,
     layout: Layout = ONE,
+    began: float | None = None,
+    reserve: float = 0.0,
 ) -> TrainingResult:
     """Train in the folder ``run``, from the start or, with ``resume``, from its newest undamaged checkpoint.
 
     Takes the run's lock. The config in the folder is replaced by the final one, with the data's vocabulary and the
     budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step; the result is then ``interrupted``.
     With RANK and WORLD_SIZE set, every process calls this with the same folder; ``timeout``: seconds that one of them
-    waits for another, and ``layout``: how they share the work, which may change from one session to the next.
+    waits for another, and ``layout``: how they share the work, which may change from one session to the next. A budget
+    in seconds counts from ``began``, a ``time.perf_counter()`` (default: now), and ``reserve`` seconds of it are left
+    for what the caller does afterwards.
     """
     keep_freed_memory()
-    began = time.perf_counter()
+    began = time.perf_counter() if began is None else began
     experiment = experiment.checked()
     world = from_environment(layout)
     device = find_device(experiment.train.device, world.local, "--train.device")
@@ -67,7 +66,8 @@ def train(
             f"regard resume {run.path}{with_options()}"
         )
     with process_group(world, device, timeout) as world, run.lock() if world.rank == 0 else nullcontext():
-        return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
+        engine = prepare(experiment, run, world, began, resume)
+        return TrainingSession(engine, run, observers, BudgetClock.of(engine, began, reserve)).run()
 
 
 def fit(
@@ -107,58 +107,11 @@ def fit(
         raise
 
 
-def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
-    """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
-    if experiment.quantization is not None:
-        raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
-    checkpoint = newest(run, world) if resume else None
-    experiment = with_lanes(experiment, world, resumed=checkpoint is not None)
-    start = (
-        pretrained(experiment.init, experiment.model) if experiment.init is not None and checkpoint is None else None
-    )
-    if start is not None:
-        experiment = replace(experiment, model=start.config, data=experiment.data.with_chat(start.chat))
-    data = build_data(experiment, run, start)
-    experiment = replace(experiment, task=experiment.task.fit(data))
-    experiment = replace(experiment, model=experiment.model_for(data))
-    if checkpoint is not None:
-        check_data(data, checkpoint)  # first: another text has another vocabulary
-        check_fit(run, experiment.model, checkpoint)
-    experiment = budget_in_steps(experiment, data, world, began)
-    engine = make_engine(experiment, data, world, None if start is None else start.weights)
-    if checkpoint is not None:
-        restore(engine, checkpoint)
-    if resume and world.rank == 0:
-        run.rewind(engine.progress.step)  # no log records after the checkpoint
-    # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
-    if world.rank == 0:
-        run.replace_config(to_toml(experiment))
-        if data.tokenizer is not None:
-            run.add(TOKENIZER, data.tokenizer.save)
-        if (chat := data.chat) is not None:
-            run.add(CHAT, lambda path: write_synced(path, chat.to_json().encode()))
-    attach_reference(engine, run, resume=checkpoint is not None)
-    if checkpoint is None and frozen_names(engine.model):
-        save(engine, run)
-    world.barrier()
-    return engine
-
-
-def newest(run: Run, world: World) -> Checkpoint | None:
-    """The newest undamaged checkpoint; None if the run has none at all. The ranks share its verification."""
-    checkpoint = run.latest(changed_on(world))
-    if checkpoint is None and run.damaged:
-        raise UserError(
-            f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
-        )
-    return checkpoint
-
-
 class TrainingSession:
     """Training from the engine's current step to the last one, or until a signal arrives."""
 
-    def __init__(self, engine: Engine, run: Run, observers: Sequence[Observer]):
-        self.engine, self.folder = engine, run
+    def __init__(self, engine: Engine, run: Run, observers: Sequence[Observer], budget: BudgetClock | None = None):
+        self.engine, self.folder, self.budget = engine, run, budget
         self.config = engine.experiment.train
         self.steps = self.config.steps or 0
         self.stopping = EarlyStopping(engine, self.config.patience)
@@ -181,8 +134,7 @@ class TrainingSession:
         dtype = engine.precision.dtype
         began = (engine.device, dtype, progress.step, engine.data, engine.optimizer, len(engine.lanes))
         start = TrainingStart(engine.experiment, self.folder, engine.model, *began)
-        for observer in self.observers:
-            observer.started(start)
+        self._timed(lambda: self._tell(lambda observer: observer.started(start)), BudgetClock.watched)
         # The clock continues from the end of the previous session.
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
@@ -196,8 +148,12 @@ class TrainingSession:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
                 interrupted = bool(received) if world.size == 1 else update.interrupted
+                if self.budget is not None and (changed := self.budget.replanned()) is not None:
+                    self._change(changed)
                 self._after(update, interrupted)
             self._saved(self.saver.wait())
+        if progress.step >= self.steps and self.config.seconds is not None:
+            self._change(settled(engine.experiment))
         result = TrainingResult(
             path=self.folder.path,
             step=progress.step,
@@ -207,10 +163,14 @@ class TrainingSession:
             tokens=progress.tokens,
             seconds=progress.seconds,
             interrupted=interrupted and progress.step < self.steps,
+            until=None if self.budget is None else self.budget.until,
         )
-        for observer in self.observers:
-            observer.finished(result)
+        self._tell(lambda observer: observer.finished(result))
         return result
+
+    def _tell(self, what: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            what(observer)
 
     def _after(self, update: Update, interrupted: bool) -> None:
         """Log, evaluate and save if due, in this order: a checkpoint comes after the records of its step."""
@@ -219,18 +179,38 @@ class TrainingSession:
         measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
         finished = TrainingStep(step, *measured, progress.position, update.rank_seconds)
         self._rank_seconds.append(update.rank_seconds)
-        for observer in self.observers:
-            observer.stepped(finished)
+        evaluates = last or bool(config.evaluate_every and step % config.evaluate_every == 0)
+        if evaluates:  # then observers measure too
+            self._timed(lambda: self._tell(lambda observer: observer.stepped(finished)), BudgetClock.watched)
+        else:
+            self._tell(lambda observer: observer.stepped(finished))
         if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
             self._log(update)
-        if last or (config.evaluate_every and step % config.evaluate_every == 0):
-            self._evaluate()
+        if evaluates:
+            self._timed(self._evaluate, BudgetClock.evaluated)
         if self.stopping.stops and not last:
             self.steps, last = step, True
         if last:
             self.stopping.restore()
         if last or interrupted or (config.save_every and step % config.save_every == 0):
-            self._saved(self.saver.save())
+            self._timed(lambda: self._saved(self.saver.save()), BudgetClock.saved)
+
+    def _timed(self, work: Callable[[], None], tell: Callable[[BudgetClock, float], None]) -> None:
+        """``work()``; a budget in seconds learns how long it takes."""
+        if self.budget is None:
+            return work()
+        self.budget.spend()  # also for the counter in a checkpoint
+        began = time.perf_counter()
+        work()
+        return tell(self.budget, time.perf_counter() - began)
+
+    def _change(self, experiment: Experiment) -> None:
+        """Go on with a config in which a number was set. It is on disk before anything depends on it."""
+        self.engine.experiment, self.config = experiment, experiment.train
+        self.steps = min(self.steps, self.engine.progress.step) if self.stopping.stops else self.config.steps or 0
+        if self.writes:
+            self.folder.replace_config(to_toml(experiment))
+        self._tell(lambda observer: observer.changed(experiment))
 
     def _saved(self, steps: list[int]) -> None:
         for step in steps:
@@ -271,7 +251,12 @@ class TrainingSession:
                 observer.evaluating(engine.progress.step, min(1.0, done / total) if total else None)
 
     def _evaluate(self) -> None:
-        measures = guarded(lambda: evaluate(self.engine, self._validation_batches()), self.engine)
+        if self.validation_loss is None and undecided(self.engine):  # otherwise an older regard has begun this run
+            engine, budget = self.engine, self.budget
+            known = budget.decided() if budget else decided(engine, guarded(lambda: time_evaluation(engine), engine))
+            self._change(known)
+        share = 1 / self.engine.experiment.validation_stride(self.engine.data)
+        measures = guarded(lambda: evaluate(self.engine, self._validation_batches(), share), self.engine)
         if measures is None:
             return
         step = self.engine.progress.step
@@ -279,8 +264,7 @@ class TrainingSession:
         self.stopping.evaluated(step, measures)
         if self.writes:
             self.folder.log({"step": step, **measures})
-        for observer in self.observers:
-            observer.evaluated(step, measures)
+        self._tell(lambda observer: observer.evaluated(step, measures))
 
 
 @contextmanager

@@ -53,6 +53,7 @@ class TrainingResult(NamedTuple):
     tokens: int
     seconds: float
     interrupted: bool  # by a signal: a checkpoint was saved, and `regard resume` continues from it
+    until: float | None = None  # of a budget in seconds: the ``time.perf_counter()`` at which it is over
 
 
 class Observer:
@@ -77,6 +78,9 @@ class Observer:
 
     def stepped(self, step: TrainingStep) -> None:
         """After every step; its time is part of the training time."""
+
+    def changed(self, experiment: Experiment) -> None:
+        """When the run has set a number in its config: the steps of a budget in seconds, the size of evaluations."""
 
     def evaluating(self, step: int, done: float | None) -> None:
         """After every batch of an evaluation; ``done`` is the approximate share of it, None if it is unknown."""

@@ -18,7 +18,7 @@ from regard.train.engine import Engine
 from regard.train.shards import Kinds, Lists, assign, listed, own_pieces, write_shards
 
 BASE = 0  # the step whose checkpoint has the frozen parameters
-COUNTERS = ("position", "tokens", "seconds")  # of TrainingProgress, besides the step
+COUNTERS = ("position", "tokens", "seconds", "spent")  # of TrainingProgress, besides the step
 
 
 class Saver:

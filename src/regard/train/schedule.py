@@ -1,7 +1,8 @@
 """Learning rate schedules: a factor in [0, 1] as a pure function of the step, so there is no state to save.
 
 ``factor(step, steps)`` is the factor of step number ``step`` (from 0) in a run of ``steps``. Warm-up is linear and
-reaches 1 at its last step; no step has the factor 0 unless it is configured.
+reaches 1 at its last step; no step has the factor 0 unless it is configured. A run whose number of steps changes is
+still such a function: of where its steps lie in the schedule of its first plan (``virtual_step``).
 """
 
 import math
@@ -11,13 +12,33 @@ from regard.config import Choice, option
 
 _WARMUP = "warm-up: below 1 a fraction of all steps, from 1 on a number of steps"
 _FINAL = "the factor at the end of the decay"
+#: The numbers of steps that a run has planned: (step from which on it is the plan, steps), ...; the first from step 0.
+Plans = tuple[tuple[int, int], ...]
+
+
+def virtual_step(step: int, plans: Plans) -> float:
+    """Where ``step`` lies in the schedule of the first plan.
+
+    A change of plan maps the steps that are left onto what is left of the schedule. So it has no jump, and ends with
+    the last step.
+
+    >>> [virtual_step(step, ((0, 10), (4, 7))) for step in range(8)]
+    [0, 1, 2, 3, 4, 6.0, 8.0, 10.0]
+    """
+    left, (since, steps) = 1.0, plans[0]  # the share of the schedule that is left at ``since``
+    for changed, newer in plans[1:]:
+        if step <= changed:
+            break
+        left *= (steps - changed) / (steps - since)
+        since, steps = changed, newer
+    return plans[0][1] * (1 - left * ((steps - step) / (steps - since))) if since else step
 
 
 class ScheduleConfig(Choice):
     """Which learning rate schedule scales the peak rate."""
 
-    def factor(self, step: int, steps: int) -> float:
-        """The factor of step number ``step`` of ``steps``."""
+    def factor(self, step: float, steps: int) -> float:
+        """The factor of step number ``step`` of ``steps``; between two steps it is between theirs."""
         raise NotImplementedError
 
 
@@ -33,11 +54,11 @@ class WarmupScheduleConfig(ScheduleConfig):
         if not 0 <= self.final <= 1:
             raise ValueError(f"final is a factor between 0 and 1, got {self.final}")
 
-    def factor(self, step: int, steps: int) -> float:
+    def factor(self, step: float, steps: int) -> float:
         """Linear warm-up, then the decay from 1 to ``final``."""
         warmup = _length(self.warmup, steps)
         if step < warmup:
-            return (step + 1) / warmup
+            return min(1.0, (step + 1) / warmup)
         progress = min(1.0, (step - warmup) / max(1, steps - warmup))
         return self.final + (1 - self.final) * max(0.0, self.remaining(progress))
 
@@ -92,7 +113,7 @@ class TrapezoidScheduleConfig(WarmupScheduleConfig, kind="trapezoid"):
         if self.decay != 1:
             _check_length("decay", self.decay)
 
-    def factor(self, step: int, steps: int) -> float:
+    def factor(self, step: float, steps: int) -> float:
         """The minimum of the warm-up and the decay."""
         warmup, decay = _length(self.warmup, steps), steps if self.decay == 1 else _length(self.decay, steps)
         rise = min(1.0, (step + 1) / max(1, warmup))
@@ -111,7 +132,7 @@ class NoamScheduleConfig(WarmupScheduleConfig, kind="noam"):
 
     warmup: float = option(4000.0, _WARMUP)
 
-    def factor(self, step: int, steps: int) -> float:
+    def factor(self, step: float, steps: int) -> float:
         """min(s / warmup, (warmup / s)^0.5) for s = step + 1."""
         warmup = max(1, _length(self.warmup, steps))
         return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))

@@ -6,6 +6,7 @@ Samples, gradients by layer and entropies are mirrored from the run's own record
 from typing import Any
 
 from regard.errors import UserError
+from regard.train.experiment import Experiment
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 
@@ -28,6 +29,10 @@ class TensorBoard(Observer):
         self._writer = self._make(str(start.run.file("tensorboard")), purge_step=purge)
         self._metrics = len([m for m in start.run.metrics() if m["step"] <= start.step]) if start.step else 0
         self._samples = len(start.run.samples()) if start.step else 0
+
+    def changed(self, experiment: Experiment) -> None:
+        """Log by the new numbers."""
+        self._train = experiment.train
 
     def stepped(self, step: TrainingStep) -> None:
         """Write the step if it is logged."""

@@ -9,6 +9,7 @@ from regard.config import dump
 from regard.config.notation import PlainTable
 from regard.errors import UserError
 from regard.runs.disk import replace_file
+from regard.train.experiment import Experiment
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 
@@ -59,6 +60,10 @@ class Tracker(Observer):
         if opened is not None:
             replace_file(stored, opened.encode())
         self._open = True
+
+    def changed(self, experiment: Experiment) -> None:
+        """Log by the new numbers."""
+        self._train = experiment.train
 
     def stepped(self, step: TrainingStep) -> None:
         """Log the step if the run logs it."""

@@ -200,10 +200,10 @@ def average_of_weights_lags() -> None:
                 kept.lerp_(new, 1e-4)
         return done
 
-    def evaluate(engine: Any, batches: Any = None) -> Any:
+    def evaluate(engine: Any, *batches: Any) -> Any:
         trained, engine.model = engine.model, engine.average
         try:
-            return real_evaluate(engine, batches)
+            return real_evaluate(engine, *batches)
         finally:
             engine.model = trained
 

@@ -30,7 +30,8 @@ from regard.train import (
     TrainingStep,
 )
 from regard.train.engine import Engine
-from regard.train.loop import TrainingSession, prepare
+from regard.train.loop import TrainingSession
+from regard.train.prepare import prepare
 
 Sabotage = Callable[[Engine], None]  # changes the engine before its first step: its model, its data, its optimizer
 RARE = "~"  # occurs once, at the very beginning of the text

@@ -176,6 +176,11 @@ class ValidationLoss(Check):
         loss = sum(weight * sums[name] / max(counts[name], 1.0) for name, weight in weights.items())
         yield from self._judge(reported, loss, next(iter(counts.values()), 0.0), size)
 
+    @property
+    def _whole(self) -> bool:
+        """Whether the run evaluates the whole validation part."""
+        return self.run.data is not None and self.run.experiment.validation_stride(self.run.data) == 1
+
     def _judge(self, reported: float, loss: float, counted: float, size: int) -> Findings:
         change = "evaluate the present weights in evaluation mode on the whole validation part, each target once"
         apart = APART if self.run.dtype == torch.float32 else 20 * APART
@@ -183,7 +188,7 @@ class ValidationLoss(Check):
             evidence = f"{reported:.4f} is reported, and the config's model has {loss:.4f} with the same weights"
             cause = "it is measured in training mode, with other weights, on other text or with another average"
             yield self.finding("validation", evidence, cause, change)
-        elif counted != size and isinstance(self.run.experiment.task, LanguageConfig):
+        elif counted != size and self._whole and isinstance(self.run.experiment.task, LanguageConfig):
             evidence = f"{counted:,.0f} targets are evaluated, and the validation part has {size:,}"
             cause = "a part of the validation text is left out or counted twice"
             yield self.finding("validation", evidence, cause, change)

@@ -158,7 +158,7 @@ class LearningRateTooLow(Check):
         """A schedule that never comes near the configured rate, or leaves it too early."""
         train, rates = self.run.experiment.train, history.rates
         steps, highest = train.steps or 0, max(rates)
-        factors = [train.schedule.factor(step, steps) for step in range(0, steps, max(1, steps // 200))] or [1.0]
+        factors = [train.factor(step) for step in range(0, steps, max(1, steps // 200))] or [1.0]
         reached = max(factors[: len(rates) * len(factors) // max(steps, 1)], default=0.0) * train.optimizer.lr
         low = sum(rate < MEAN * highest for rate in rates[rates.index(highest) :]) / len(rates)
         if max(factors) < HIGHEST:

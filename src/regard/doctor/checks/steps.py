@@ -76,7 +76,7 @@ class StepDiffers(Check):
         config, replay, optimizer = self.run.experiment.train, self.run.replay, self.run.optimizer
         if replay is None or optimizer is None:
             return
-        expected = replay.engine.optimizer.learning_rates(config.schedule.factor(step.step - 1, config.steps or 0))
+        expected = replay.engine.optimizer.learning_rates(config.factor(step.step - 1))
         used = [float(group["lr"]) for group in optimizer.groups]
         for number, (rate, want) in enumerate(zip([step.lr, *used], [expected[0], *expected], strict=False)):
             if abs(rate - want) > 1e-3 * max(abs(want), 1e-12):
