@@ -70,7 +70,9 @@ def train_one(name: str, seed: int, seconds: float, data: str | None, threads: i
         experiment,
         seed=seed,
         data=replace(experiment.data, path=data),
-        train=replace(experiment.train, seconds=seconds, evaluate_every=None, save_every=None, device="cpu"),
+        train=replace(
+            experiment.train, seconds=seconds, evaluate_every=None, evaluate_share=None, save_every=None, device="cpu"
+        ),
     ).checked()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder), "run", to_toml(experiment), environment())

@@ -1,4 +1,4 @@
-"""How much of the validation part is evaluated: a share of the training time, once and for all, with its interval."""
+"""How much of the validation part is evaluated: a share of the work of training, the same everywhere; its interval."""
 
 import math
 import statistics
@@ -14,29 +14,28 @@ from regard.parallel.world import World
 from regard.train import Experiment, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.evaluation_size import FEWEST, EvaluationTime, batches_of, stride_within
+from regard.train.evaluation_size import FEWEST, evaluated_batches, stride_within
 
 
-@given(st.floats(0, 100), st.integers(1, 10**5), st.floats(1e-4, 1), st.integers(1, 10**7))
-def test_a_sample_takes_no_longer_than_it_may_and_no_less_than_half_of_it(seconds, batches, each, targets):
-    stride = stride_within(seconds, EvaluationTime(batches, each), targets)
+@given(st.floats(0, 10**8), st.integers(1, 10**5), st.integers(1, 10**7))
+def test_a_sample_has_no_more_tokens_than_it_may_and_no_less_than_half_of_them(tokens, batches, targets):
+    stride = stride_within(tokens, targets, batches)
     assert math.log2(stride).is_integer()
     if stride > 1:
         assert batches / stride >= FEWEST
-        assert 2 * batches / stride * each > seconds
+        assert 2 * targets / stride > tokens
     least = max(FEWEST, 1024 * batches / targets)
-    assert batches / stride * each <= seconds or batches / (2 * stride) < least
+    assert targets / stride <= tokens or batches / (2 * stride) < least
 
 
 def test_the_size_is_that_of_the_config_if_it_says_one(text):
-    time = EvaluationTime(100, 1.0)
     wanted = experiment(text)
-    assert batches_of(wanted, time, 10**6, trained=10.0) == 13
-    assert batches_of(wanted, time, None, trained=10.0) == 100
+    assert evaluated_batches(wanted, 100, 10**6, trained=10**6) == 25  # 0.3 of the tokens, by powers of two
+    assert evaluated_batches(wanted, 100, None, trained=10**6) == 100
     given = replace(wanted, train=replace(wanted.train, evaluate_tokens=250_000))
-    assert batches_of(given, time, 10**6, trained=10.0) == 25
+    assert evaluated_batches(given, 100, 10**6, trained=10.0) == 25
     whole = replace(wanted, train=replace(wanted.train, evaluate_share=None))
-    assert batches_of(whole, time, 10**6, trained=10.0) == 100
+    assert evaluated_batches(whole, 100, 10**6, trained=10.0) == 100
 
 
 @pytest.fixture

@@ -218,8 +218,10 @@ def validation_in_words(run: Run, result: TrainingResult) -> str:
     found = f", validation loss {loss_in_words(result.validation_loss, record.get('validation_error'))}"
     if (share := record.get("validation_share")) is None:
         return found
-    whole = f"regard evaluate {result.path}{with_options()}"
-    return f"{found} (95 %), on {share:.2g} of the validation part; {whole} reads all of it"
+    found += f" (95 %), on {share:.2g} of the validation part"
+    if run.config["data"].get("kind", "text") != "text":
+        return found
+    return f"{found}; regard evaluate {result.path}{with_options()} reads all of it"
 
 
 def observers(options: ObserverOptions, resume: bool) -> list[Observer]:

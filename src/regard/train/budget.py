@@ -15,7 +15,7 @@ from regard.errors import UserError
 from regard.parallel.world import World
 from regard.train.device import synchronize
 from regard.train.engine import Engine, targets_per_term
-from regard.train.evaluation_size import batches_of, time_evaluation
+from regard.train.evaluation_size import evaluated_batches, time_evaluation
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
 
@@ -112,8 +112,9 @@ def measure(engine: Engine, longest: float) -> StepTimes:
     warm = min(WARM_STEPS, len(times) - 1)
     step = statistics.fmean(times[warm:])  # not the median: a few slow steps now predict a few slow steps later
     train, evaluation = engine.experiment.train, time_evaluation(engine)
-    trained = min(train.evaluate_every * step if train.evaluate_every else math.inf, train.seconds or math.inf)
-    batches = batches_of(engine.experiment, evaluation, engine.data.validation_count, trained)
+    before = min(train.evaluate_every or math.inf, (train.seconds or math.inf) / step)  # steps
+    trained = before * engine.progress.tokens / engine.progress.step
+    batches = evaluated_batches(engine.experiment, evaluation.batches, engine.data.validation_count, trained)
     return StepTimes(step, batches * evaluation.seconds, max(0.0, times[0] - step))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from regard.train.budget import LEAST_SHARE
 from regard.train.engine import Engine
-from regard.train.evaluation_size import batches_of, decided, time_evaluation
+from regard.train.evaluation_size import decided, evaluated_batches, time_evaluation
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded
 
@@ -77,15 +77,15 @@ class BudgetClock:
     def evaluated(self, seconds: float) -> None:
         """An evaluation has taken so long."""
         self._paused += seconds
-        self._evaluation = self._evaluation._replace(seconds=seconds / max(1, self._batches(0.0)))
+        self._evaluation = self._evaluation._replace(seconds=seconds / max(1, self._batches(0)))
         self._measured_speed = self._speed(0.0)
 
     def decided(self) -> Experiment:
         """The experiment with the size of its evaluations; the last one has no more time than there is."""
-        left = math.inf
-        if self.engine.progress.step >= (self.engine.experiment.train.steps or 0):
-            left = self.until - self.reserve - self._saving - time.perf_counter()
-        return decided(self.engine, self._evaluation, left)
+        most, each = math.inf, self._evaluation
+        if self.engine.progress.step >= (self.engine.experiment.train.steps or 0) and each.seconds:
+            most = (self.until - self.reserve - self._saving - time.perf_counter()) / each.seconds
+        return decided(self.engine, each.batches, most)
 
     def saved(self, seconds: float) -> None:
         """A checkpoint has taken so long."""
@@ -124,10 +124,11 @@ class BudgetClock:
         first = max((mark for mark in usable if mark.seconds <= since), default=usable[0])
         return max(1e-9, (now - first.seconds) / max(1, step - first.step))
 
-    def _batches(self, trained: float) -> int:
-        """Batches of an evaluation, the first of which comes after so many seconds of training."""
-        engine = self.engine
-        return batches_of(engine.experiment, self._evaluation, engine.data.validation_count, trained)
+    def _batches(self, more: int) -> int:
+        """Batches of an evaluation, if the first one comes after so many more steps."""
+        engine, progress = self.engine, self.engine.progress
+        trained = progress.tokens * (1 + more / max(1, progress.step))
+        return evaluated_batches(engine.experiment, self._evaluation.batches, engine.data.validation_count, trained)
 
     def _fitting(self, step: int, speed: float) -> int:
         """How many more steps fit into the time that is left, with their evaluations and checkpoints."""
@@ -144,8 +145,7 @@ class BudgetClock:
         more = max(0, round(left / speed))
         while more > 0:
             until_first = min(more, -step % train.evaluate_every if train.evaluate_every else more)
-            batches = self._batches(self.engine.progress.seconds + until_first * speed)
-            evaluation = slower * (self._watching + batches * self._evaluation.seconds)
+            evaluation = slower * (self._watching + self._batches(until_first) * self._evaluation.seconds)
             taken = more * speed + (1 + due(train.evaluate_every, more)) * evaluation
             taken += (1 + due(train.save_every, more)) * self._saving
             if taken - left <= speed / 2:

@@ -1,7 +1,8 @@
-"""How much of the validation part a run evaluates: what fits into a share of its training time, decided once.
+"""How much of the validation part a run evaluates: about a share of the work of its training, decided once.
 
-The size depends on the clock, and what follows from it (the losses, early stopping) must not: so it is written into
-the config as ``evaluate_tokens`` before the first evaluation, and a run that is resumed or trained again has the same.
+It is decided at the first evaluation from the tokens that were trained on until then, not from the clock, so that every
+machine evaluates the same. Only a budget in seconds can bound it further. It is written into the config as
+``evaluate_tokens``, so a run that is resumed or trained again has the same.
 """
 
 import math
@@ -12,60 +13,69 @@ from itertools import islice
 from typing import NamedTuple
 
 from regard.train.device import synchronize
-from regard.train.engine import Engine
+from regard.train.engine import Engine, own_targets
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 
 #: Batches, and targets, that are evaluated in any case.
 FEWEST, FEWEST_TARGETS = 8, 1024
+#: A token costs about so many times as much in training as in an evaluation: forward, and backward twice that.
+TRAINING_COST = 3
 TIMED = 4  # batches
 
 
 class EvaluationTime(NamedTuple):
     """The batches of the whole validation part on this rank, and the seconds that each of them takes."""
 
-    batches: int
+    batches: float
     seconds: float
 
 
 def time_evaluation(engine: Engine) -> EvaluationTime:
     """Time a few validation batches. The first one is slower, so it counts only if it is the only one."""
-    whole = replace(engine.experiment, train=replace(engine.experiment.train, evaluate_tokens=None))
-    batches, timed = engine.validation_batches(whole), []
-    for batch in islice(batches, TIMED):
+    timed = []
+    for batch in islice(engine.validation_batches(_whole(engine)), TIMED):
         started = time.perf_counter()
         evaluate(engine, [batch])
         synchronize(engine.device)
         timed.append(time.perf_counter() - started)
-    count = len(timed) + sum(1 for _ in batches)
-    return EvaluationTime(count, statistics.median(timed[1:] or timed) if timed else 0.0)
+    return EvaluationTime(whole_batches(engine), statistics.median(timed[1:] or timed) if timed else 0.0)
 
 
-def stride_within(seconds: float, time: EvaluationTime, targets: int) -> int:
-    """The least power of two of which every so-many-th batch takes at most ``seconds``, unless that is too few.
+def whole_batches(engine: Engine) -> float:
+    """About how many batches the whole validation part has on this rank, by its first one."""
+    batches, targets = engine.validation_batches(_whole(engine)), engine.data.validation_count
+    if targets is None:
+        return sum(1 for _ in batches)
+    own = [max(own_targets(engine.task, [batch]).values()) for batch in islice(batches, 1)]
+    return targets / engine.world.parts / max(1.0, *own) if own else 0.0
 
-    Powers of two, so that two runs of one config on one machine mostly evaluate the same batches. ``targets``: of the
-    whole validation part.
+
+def _whole(engine: Engine) -> Experiment:
+    return replace(engine.experiment, train=replace(engine.experiment.train, evaluate_tokens=None))
+
+
+def stride_within(tokens: float, targets: int, batches: float) -> int:
+    """The least power of two of which every so-many-th batch has at most ``tokens`` targets, unless that is too few.
+
+    ``targets`` and ``batches``: of the whole validation part.
     """
-    least = max(FEWEST, FEWEST_TARGETS * time.batches / max(targets, 1))
+    least = max(FEWEST, FEWEST_TARGETS * batches / max(targets, 1))
     stride = 1
-    while time.batches / stride * time.seconds > seconds and time.batches / (2 * stride) >= least:
+    while targets / stride > tokens and batches / (2 * stride) >= least:
         stride *= 2
     return stride
 
 
-def batches_of(experiment: Experiment, time: EvaluationTime, targets: int | None, trained: float) -> int:
-    """The number of batches that an evaluation has, the first one of which comes after ``trained`` seconds."""
+def evaluated_batches(experiment: Experiment, whole: float, targets: int | None, trained: float) -> int:
+    """The number of batches of an evaluation, of the ``whole`` ones; the first comes after ``trained`` tokens."""
     train = experiment.train
-    if targets is None:
-        stride = 1
-    elif train.evaluate_tokens is not None:
+    stride = 1
+    if targets is not None and train.evaluate_tokens is not None:
         stride = max(1, round(targets / train.evaluate_tokens))
-    elif train.evaluate_share is not None:
-        stride = stride_within(train.evaluate_share * trained, time, targets)
-    else:
-        stride = 1
-    return math.ceil(time.batches / stride)
+    elif targets is not None and train.evaluate_share is not None:
+        stride = stride_within(TRAINING_COST * train.evaluate_share * trained, targets, whole)
+    return math.ceil(whole / stride)
 
 
 def undecided(engine: Engine) -> bool:
@@ -75,10 +85,10 @@ def undecided(engine: Engine) -> bool:
     return open_ and engine.data.validation_count is not None
 
 
-def decided(engine: Engine, time: EvaluationTime, most: float = math.inf) -> Experiment:
-    """The experiment with its ``evaluate_tokens``, the same on every rank; ``most``: seconds of an evaluation."""
+def decided(engine: Engine, batches: float, most: float = math.inf) -> Experiment:
+    """The experiment with its ``evaluate_tokens``, the same on every rank; ``most``: batches of an evaluation."""
     experiment, targets = engine.experiment, engine.data.validation_count or 0
-    share = experiment.train.evaluate_share or 0.0
-    stride = stride_within(min(most, share * engine.progress.seconds), time, targets)
+    tokens = TRAINING_COST * (experiment.train.evaluate_share or 0.0) * engine.progress.tokens
+    stride = stride_within(min(tokens, most * targets / max(1.0, batches)), targets, batches)
     stride = engine.world.broadcast(stride)
     return replace(experiment, train=replace(experiment.train, evaluate_tokens=max(1, round(targets / stride))))

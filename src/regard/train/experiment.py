@@ -68,8 +68,8 @@ class TrainConfig(Config):
     )
     evaluate_share: float | None = option(
         0.1,
-        "without evaluate_tokens: an evaluation takes at most about this share of the training time before the first "
-        "one (none: it reads all of the validation part)",
+        "without evaluate_tokens: an evaluation takes about this share of the work before the first one at most, as a "
+        "token costs a third of what it does in training (none: it reads all of the validation part)",
     )
     log_every: int = option(10, "steps between records in metrics.jsonl")
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")

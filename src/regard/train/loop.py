@@ -27,7 +27,7 @@ from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
-from regard.train.evaluation_size import decided, time_evaluation, undecided
+from regard.train.evaluation_size import decided, undecided, whole_batches
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
@@ -252,9 +252,8 @@ class TrainingSession:
 
     def _evaluate(self) -> None:
         if self.validation_loss is None and undecided(self.engine):  # otherwise an older regard has begun this run
-            engine, budget = self.engine, self.budget
-            known = budget.decided() if budget else decided(engine, guarded(lambda: time_evaluation(engine), engine))
-            self._change(known)
+            budget, engine = self.budget, self.engine
+            self._change(decided(engine, whole_batches(engine)) if budget is None else budget.decided())
         share = 1 / self.engine.experiment.validation_stride(self.engine.data)
         measures = guarded(lambda: evaluate(self.engine, self._validation_batches(), share), self.engine)
         if measures is None:
