@@ -1,4 +1,4 @@
-"""One rank of the sharded runs of test_contract.py: ``python fsdp_worker.py RANK SIZE FOLDER``.
+"""The ranks of the sharded runs of test_contract.py: ``python fsdp_worker.py SIZE FOLDER``.
 
 Each rank sees its own rows only and writes their logits; rank 0 also writes the loss summed over the ranks and whole
 gradients. Losses are sums, so gradients must be added up over ranks, where FSDP2 by itself would average them.
@@ -6,9 +6,6 @@ gradients. Losses are sums, so gradients must be added up over ranks, where FSDP
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -19,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor
 
 from contract_model import BATCHES, TOLERANCE, Outcome, outcome, part, small_gpt
+from forked_ranks import fork_ranks
 from regard.attention import AnySlots
 from regard.models.gpt import GPT
 
@@ -70,20 +68,5 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-def run_ranks(size: int, folder: Path) -> None:
-    """Every rank as a process of its own, in which a warning is an error too."""
-    commands = [[sys.executable, "-W", "error", __file__, str(rank), str(size), str(folder)] for rank in range(size)]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    try:
-        said = [process.communicate(timeout=600)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert not any(process.returncode for process in started), "\n".join(said)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-    # DTensor's caches keep the group, and so gloo's threads, past its destruction; one that lets go of a tensor while
-    # the interpreter is being taken down aborts the process (pytorch/pytorch#190489). Everything is written by now.
-    os._exit(0)
+    fork_ranks(main)

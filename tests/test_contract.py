@@ -35,7 +35,8 @@ from contract_model import (
     small_gpt,
 )
 from contract_watch import Tensors, tensors_in, watch_plans
-from fsdp_worker import WAYS, run_ranks
+from forked_ranks import run_ranks
+from fsdp_worker import WAYS
 from regard.attention import AttentionConfig, SoftmaxConfig, WindowConfig
 
 both_types = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -217,7 +218,7 @@ def test_exported_with_padding():
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two real processes wrote."""
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(2, folder)
+    run_ranks(Path(__file__).with_name("fsdp_worker.py"), 2, folder, options=("-W", "error"))
     return folder
 
 

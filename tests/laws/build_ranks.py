@@ -1,9 +1,7 @@
-"""One rank of test_recorded_build.py: ``python build_ranks.py RANK SIZE FOLDER MODEL...``, errors in the folder."""
+"""One rank of test_recorded_build.py: ``python build_ranks.py SIZE FOLDER MODEL...``, errors in the folder."""
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +11,7 @@ from live_storages import LiveStorages
 from model_kit import MODELS, inputs, loss
 from torch import distributed
 
+from forked_ranks import fork_ranks
 from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.parallel.fsdp import shard
@@ -59,7 +58,6 @@ def stored(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def main(rank: int, size: int, folder: Path, *names: str) -> None:
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     world = World(rank, size, rank, layout=Layout().of(size)).with_mesh()
     for name in names:
@@ -75,5 +73,4 @@ def main(rank: int, size: int, folder: Path, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
-    os._exit(0)  # as in model_ranks.py
+    fork_ranks(main)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import traceback
 from pathlib import Path
 
 import torch
@@ -13,6 +9,7 @@ from ring_kit import on_rank
 from strategies import Case
 from torch import Tensor, distributed
 
+from forked_ranks import fork_ranks
 from regard.parallel.context import positions
 from regard.parallel.transport import GroupTransport
 
@@ -41,32 +38,5 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-def run_ranks(size: int, folder: Path) -> None:
-    """Run the ranks in processes of their own, which one process forks after its imports."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(size), str(folder)], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def fork_ranks(size: int, folder: Path) -> int:
-    """The exit code of the first rank that failed, after all have ended."""
-    children = []
-    for rank in range(size):
-        if (child := os.fork()) == 0:
-            code = 1
-            try:
-                main(rank, size, folder)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        children.append(child)
-    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(fork_ranks(int(sys.argv[1]), Path(sys.argv[2])))
+    fork_ranks(main)

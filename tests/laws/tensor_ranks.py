@@ -1,4 +1,4 @@
-"""One tensor-parallel rank of test_tensor_models.py: ``python tensor_ranks.py RANK SIZE FOLDER TENSOR NAME...``.
+"""The tensor-parallel ranks of test_tensor_models.py: ``python tensor_ranks.py SIZE FOLDER TENSOR NAME...``.
 
 The ranks of a group compute outputs and gradients of the same rows. ``SIZE / TENSOR`` groups share the batch, by FSDP.
 Every rank writes what it holds of them, with the cuts, or the refusal.
@@ -6,8 +6,6 @@ Every rank writes what it holds of them, with the cuts, or the refusal.
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -17,6 +15,7 @@ from model_kit import Inputs, gradients, inputs, randomized
 from tensor_kit import CASES
 from torch import distributed
 
+from forked_ranks import fork_ranks
 from regard.errors import UserError
 from regard.parallel import tensor
 from regard.parallel.fsdp import shard
@@ -26,11 +25,10 @@ from regard.parallel.tensors import gathered
 from regard.parallel.world import World
 
 
-def main(rank: int, size: int, folder: Path, ranks: int, names: list[str]) -> None:
-    torch.set_num_threads(1)
+def main(rank: int, size: int, folder: Path, ranks: str, *names: str) -> None:
     warnings.simplefilter("error")
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
-    world = World(rank, size, rank, layout=Layout(tensor=ranks).of(size)).with_mesh()
+    world = World(rank, size, rank, layout=Layout(tensor=int(ranks)).of(size)).with_mesh()
     for name in names:
         model = randomized(CASES[name])
         batch = inputs(model)
@@ -57,5 +55,4 @@ def main(rank: int, size: int, folder: Path, ranks: int, names: list[str]) -> No
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
-    os._exit(0)  # as in model_ranks.py
+    fork_ranks(main)

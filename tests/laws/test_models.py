@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from model_kit import ARRAYS, DECODABLE, MODELS, build, gradients, inputs, kinds_of, loss
-from model_ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
 
+from forked_ranks import run_ranks
 from regard.attention import Bias, Mechanism, Packed, Padded
 from regard.config.choice import kinds
 from regard.errors import UserError
@@ -115,7 +115,7 @@ def test_a_compiled_step_equals_the_eager_one_or_is_declared_impossible(name: st
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(2, folder)
+    run_ranks(Path(__file__).with_name("model_ranks.py"), 2, folder)
     return folder
 
 

@@ -9,9 +9,9 @@ import torch
 from build_ranks import LOSSES
 from live_storages import LiveStorages
 from model_kit import MODELS
-from model_ranks import run_ranks
 from torch import Tensor
 
+from forked_ranks import run_ranks
 from regard.parallel.replay import OperationReplay
 from regard.parallel.sharded_build import fill, named_tensors, recorded
 
@@ -54,6 +54,6 @@ SHARDED = {"few": [*LOSSES, "gpt s4d", "gpt lsh", "encoder bert", "signal log-me
 
 @pytest.mark.parametrize("names", [SHARDED["few"], pytest.param(SHARDED["every"], marks=pytest.mark.slow)], ids=SHARDED)
 def test_two_ranks_hold_their_shards_and_one_tensor(tmp_path: Path, names: list[str]) -> None:
-    run_ranks(2, tmp_path, str(Path(__file__).with_name("build_ranks.py")), *names)
+    run_ranks(Path(__file__).with_name("build_ranks.py"), 2, tmp_path, *names)
     assert sorted(path.name for path in tmp_path.glob("done-*")) == ["done-0", "done-1"]
     assert {path.name: path.read_text() for path in tmp_path.glob("*.error")} == {}

@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from ring_kit import on_rank, on_threads, together
-from ring_ranks import SMALLEST, parts, run_ranks
+from ring_ranks import SMALLEST, parts
 from strategies import Case, cases, examples, in_fair_shares, seeds
 from test_backends import outcome
 from torch import Tensor
 
+from forked_ranks import run_ranks
 from regard.attention.ring.transport import Transport
 from regard.attention.slots import select
 from regard.attention.tiling.tile import bounds, layout
@@ -96,7 +97,7 @@ def test_on_processes(size: int, count: int, tmp_path: Path) -> None:
     """What travels between processes is what travels between threads."""
     made = drawn(count)
     torch.save(made, tmp_path / "cases")
-    run_ranks(size, tmp_path)
+    run_ranks(Path(__file__).with_name("ring_ranks.py"), size, tmp_path)
     results = [torch.load(tmp_path / f"results-{rank}", weights_only=False) for rank in range(size)]
     for number, (case, zigzag) in enumerate(made):
         queries, keys = parts(case, size, zigzag)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,8 @@ import pytest
 import torch
 from model_kit import gradients, inputs, randomized
 from tensor_kit import CASES, reassembled
+
+from forked_ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("tensor_ranks.py")
 #: Words of the refusal of each model that has one.
@@ -25,22 +25,6 @@ REFUSED = {
     **dict.fromkeys(("image lstm", "dlinear", "outside"), "no attention or"),
     **dict.fromkeys(("seq2seq fixed", "seq2seq bahdanau", "seq2seq luong"), "no attention or"),
 }
-
-
-def run_ranks(size: int, tensor: int, folder: Path, names: list[str]) -> Path:
-    """Run every rank in its own process."""
-    arguments = [str(size), str(folder), str(tensor), *names]
-    started = [
-        subprocess.Popen([sys.executable, str(PROGRAM), str(rank), *arguments], stderr=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]
-    try:
-        errors = [process.communicate(timeout=600)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert not any(process.returncode for process in started), "\n".join(errors)
-    return folder
 
 
 def results(folder: Path, name: str, size: int) -> list[dict[str, Any]]:
@@ -74,7 +58,9 @@ def check(name: str, found: list[dict[str, Any]], tensor: int) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_ranks(2, 2, tmp_path_factory.mktemp("two"), list(CASES))
+    folder = tmp_path_factory.mktemp("two")
+    run_ranks(PROGRAM, 2, folder, "2", *CASES)
+    return folder
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,6 +84,6 @@ FEW += ["transformer", "encoder bert", "vit relative"]
 def test_four_ranks_equal_one_process(tensor: int, tmp_path: Path) -> None:
     """Two groups of two, which share the batch by FSDP; or four that share every layer."""
     names = [name for name in FEW if (getattr(CASES[name], "kv_heads", None) or 4) % tensor == 0]
-    run_ranks(4, tensor, tmp_path, names)
+    run_ranks(PROGRAM, 4, tmp_path, str(tensor), *names)
     for name in names:
         check(name, results(tmp_path, name, 4), tensor)

@@ -1,4 +1,4 @@
-"""One rank of the runs of test_expert.py: ``python expert_rank.py RANK SIZE FOLDER``.
+"""The ranks of the runs of test_expert.py: ``python expert_rank.py SIZE FOLDER``.
 
 It computes the gradients of its lanes of every case and writes the pieces that it holds, with the bytes it has sent.
 """
@@ -6,8 +6,6 @@ It computes the gradients of its lanes of every case and writes the pieces that 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, distributed
 
+from forked_ranks import fork_ranks
 from regard.data import TextBatch
 from regard.models import GPTConfig, LanguageModel
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
@@ -111,7 +110,6 @@ class Sent:
 
 
 def main(rank: int, size: int, folder: Path) -> None:
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     for number, case in enumerate(CASES[size].values()):
         world = World(rank, size, rank, layout=case.layout).with_mesh()
@@ -136,5 +134,4 @@ def main(rank: int, size: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-    os._exit(0)  # as in laws/model_ranks.py: DTensor's caches may abort the interpreter's exit
+    fork_ranks(main)

@@ -8,12 +8,10 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from torch import Tensor, distributed
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from forked_ranks import fork_ranks
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.doctor import Doctor
@@ -257,32 +256,5 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-def run_ranks(size: int, folder: Path) -> None:
-    """Run the ranks in processes of their own, which one process forks after its imports."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(size), str(folder)], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def fork_ranks(size: int, folder: Path, work: Callable[[int, int, Path], None] = main) -> int:
-    """Fork ranks that do ``work``. The exit code of the first one that failed, after all have ended."""
-    children = []
-    for rank in range(size):
-        if (child := os.fork()) == 0:
-            code = 1
-            try:
-                work(rank, size, folder)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:  # DTensor's caches keep the process group past its destruction (pytorch/pytorch#190489)
-                sys.stderr.flush()
-                os._exit(code)
-        children.append(child)
-    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(fork_ranks(int(sys.argv[1]), Path(sys.argv[2])))
+    fork_ranks(main)

@@ -6,15 +6,14 @@ They load what other ranks have saved, train for two steps, and save in layouts 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from layout_rank import MODELS, Case, build, experiment, fork_ranks, own_pieces
+from layout_rank import MODELS, Case, build, experiment, own_pieces
 from torch import distributed
 
+from forked_ranks import fork_ranks
 from regard.config import to_toml
 from regard.parallel.layout import Layout
 from regard.parallel.tensors import weights
@@ -90,13 +89,5 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-def run_savers(size: int, folder: Path) -> None:
-    """Run the ranks in processes of their own."""
-    command = [sys.executable, __file__, str(size), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(fork_ranks(int(sys.argv[1]), Path(sys.argv[2]), main))
+    fork_ranks(main)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +12,7 @@ from expert_rank import CASES, LANES, Case, build, gradients
 from safetensors.torch import load_file
 from torch import Tensor
 
+from forked_ranks import run_ranks
 from regard.errors import UserError
 from regard.nn.experts import moe
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts
@@ -30,14 +29,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What the ranks of each number of processes have written."""
     folders = {size: tmp_path_factory.mktemp(f"ranks-{size}") for size in CASES}
     for size, folder in folders.items():
-        commands = [[sys.executable, str(PROGRAM), str(rank), str(size), str(folder)] for rank in range(size)]
-        started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-        try:
-            errors = [process.communicate(timeout=600)[1] for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        assert not any(process.returncode for process in started), "\n".join(errors)
+        run_ranks(PROGRAM, size, folder)
     return folders
 
 

@@ -17,12 +17,12 @@ from layout_rank import (
     Case,
     change,
     result,
-    run_ranks,
     start_changing,
     write_text,
 )
 from torch import Tensor
 
+from forked_ranks import run_ranks
 from regard.errors import UserError
 from regard.parallel.layout import Layout
 from regard.parallel.world import World
@@ -51,7 +51,7 @@ def ranked(folder: Path) -> Any:
         for before in CHANGES:
             if before < size:
                 start(before)
-        run_ranks(size, folder)
+        run_ranks(Path(__file__).with_name("layout_rank.py"), size, folder)
 
     return start
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from layout_rank import write_text
-from saving_rank import LAYOUTS, loaded, run_of, run_savers, start_runs
+from saving_rank import LAYOUTS, loaded, run_of, start_runs
 from test_layouts import assembled
 from torch import Tensor
 
+from forked_ranks import run_ranks
 from regard.parallel.world import World
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_text(path)
     start_runs(path)
     for size in LAYOUTS:
-        run_savers(size, path)
+        run_ranks(Path(__file__).with_name("saving_rank.py"), size, path)
     return path
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 from collectives import CASES, MODEL, RANKS, REAL, TRAIN, counted
 from torch import distributed
 
+from forked_ranks import run_ranks
 from regard.attention import Causal, Window
 from regard.data import TextConfig
 from regard.parallel.layout import Layout
@@ -60,17 +58,7 @@ def test_bytes_are_those_that_a_fake_group_counts(fake_group: None, name: str) -
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, float]]]:
     """What each of four gloo ranks counted."""
     folder = tmp_path_factory.mktemp("counted")
-    program = [sys.executable, str(Path(__file__).with_name("counted_rank.py")), str(folder)]
-    children = [
-        subprocess.Popen(program, env=os.environ | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [child.communicate(timeout=600)[1] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert not any(child.returncode for child in children), "\n".join(said)
+    run_ranks(Path(__file__).with_name("counted_rank.py"), RANKS, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

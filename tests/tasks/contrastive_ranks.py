@@ -1,16 +1,14 @@
-"""One rank of test_contrastive.py: ``python contrastive_ranks.py RANK SIZE FOLDER``: its rows, the summed loss."""
+"""One rank of test_contrastive.py: ``python contrastive_ranks.py SIZE FOLDER``: its rows, the summed loss."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-import torch
 from contrastive_kit import batch, model, task
 from safetensors.torch import save_file
 from torch import distributed
 
+from forked_ranks import fork_ranks
 from regard.data import ImageTextBatch
 from regard.parallel.fsdp import shard
 from regard.parallel.layout import Layout
@@ -19,7 +17,6 @@ from regard.parallel.world import World
 
 
 def main(rank: int, size: int, folder: Path) -> None:
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     whole, towers = batch(), model()
     shard(towers, World(rank, size, rank, layout=Layout().of(size)).with_mesh())
@@ -41,5 +38,4 @@ def main(rank: int, size: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-    os._exit(0)  # DTensor's caches keep the process group past its destruction (pytorch/pytorch#190489)
+    fork_ranks(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from forked_ranks import run_ranks
 from regard.cli import main
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
@@ -100,15 +100,7 @@ def test_it_is_symmetric_and_does_not_depend_on_the_order(seed: int, rows: int, 
 
 
 def test_two_ranks_have_the_loss_and_the_gradients_of_the_whole_batch(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("contrastive_ranks.py")
-    commands = [[sys.executable, str(program), str(rank), "2", str(tmp_path)] for rank in range(2)]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    try:
-        errors = [process.communicate(timeout=300)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert not any(process.returncode for process in started), "\n".join(errors)
+    run_ranks(Path(__file__).with_name("contrastive_ranks.py"), 2, tmp_path)
     found, towers = load_file(tmp_path / "found"), model()
     term = task().terms(towers.train(), batch())["contrastive"]
     term.total.backward()
