@@ -51,7 +51,7 @@ def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_methods_of_an_observer_are_documented_with_their_arguments() -> None:
     page = (ROOT / "docs" / "python.md").read_text("utf-8")
     methods = inspect.getmembers(regard.Observer, inspect.isfunction)
-    assert len(methods) == 7
+    assert len(methods) == 8
     for name, method in methods:  # without them, a callback is written by trial and error
         assert f"| `{name}({', '.join(inspect.signature(method).parameters)})` |" in page
     assert "name=None, observers=(), runs=" in (regard.train.__doc__ or "")  # what help(regard.train) shows

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,24 @@ def test_a_run_that_was_moved_says_where_its_text_should_be(
     assert str(tmp_path / "far" / "text.txt") in capsys.readouterr().err
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")  # in the current folder
     assert main(["evaluate", str(moved), "--part", "train"]) == 0
+
+
+def test_a_config_that_a_training_replaces_is_read(received: Path) -> None:
+    """Between reading a file and the manifest, the training may have written both."""
+    run, over = Run.open(received), threading.Event()
+    text = run.file("config.toml").read_text(encoding="utf-8").partition("\n")[2]
+    versions = [text, text.replace("seed = 1", "seed = 2", 1)]
+
+    def train() -> None:
+        while not over.is_set():
+            for version in versions:
+                run.replace_config(version)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        seeds = {Run.open(received).config["seed"] for _ in range(200)}
+    finally:
+        over.set()
+        thread.join()
+    assert seeds == {1, 2}

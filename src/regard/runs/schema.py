@@ -49,7 +49,10 @@ def read_config(path: Path, written_by: str | None) -> JsonObject:
     except ValueError as error:  # bad TOML or bad UTF-8
         raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
     migrated = migrate(document, str(path), written_by)
-    manifest.check(path.parent, path.name, data)  # last: other damage can be named more precisely
+    try:
+        manifest.check(path.parent, path.name, data)  # last: other damage can be named more precisely
+    except manifest.Replaced:
+        return read_config(path, written_by)
     return migrated
 
 
