@@ -1,4 +1,4 @@
-"""The cases of test_layouts.py, and the ranks that run them: ``python layout_rank.py SIZE FOLDER``.
+"""The cases of test_layouts.py, and the ranks that run them: ``python layout_rank.py SIZE FOLDER NAME...``.
 
 A new layout is one more line in ``CASES``.
 """
@@ -65,15 +65,16 @@ class Case:
     model: str = "gpt"
     training: Mapping[str, Any] | None = None  # other values of TrainConfig
     room: bool = True  # for the whole gradients of several micro-batches
+    slow: bool = True  # so that `make test` leaves it out
 
 
 CASES = (
-    Case("fsdp", 2, Layout()),
+    Case("fsdp", 2, Layout(), slow=False),
     Case("fsdp tied", 2, Layout(), "tied"),
-    Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}),
-    Case("fsdp no room", 2, Layout(), room=False),
+    Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}, slow=False),
+    Case("fsdp no room", 2, Layout(), room=False, slow=False),
     Case("replicate", 2, Layout(replicate=2)),
-    Case("experts", 2, Layout(expert=2), "experts"),
+    Case("experts", 2, Layout(expert=2), "experts", slow=False),
     Case("experts accumulate recomputed", 2, Layout(expert=2), "capacity", {"accumulate": 2, "checkpointing": True}),
     Case("experts muon", 2, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
     Case("fsdp of 4", 4, Layout()),
@@ -82,10 +83,10 @@ CASES = (
     Case("experts and replicas", 4, Layout(replicate=2, expert=4), "capacity"),
     Case("experts and shards muon", 4, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
     Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
-    Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
+    Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}, slow=False),
     Case("fsdp x tensor muon", 4, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
     Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
-    Case("context", 2, Layout(context=2), "still"),
+    Case("context", 2, Layout(context=2), "still", slow=False),
     Case("context of 4", 4, Layout(context=4), "still"),
     Case("fsdp and context", 4, Layout(context=2), "still", {"checkpointing": True}),
 )
@@ -238,19 +239,19 @@ def start_changing(folder: Path, name: str = "changes") -> Run:
     return Run.create(folder / "runs", name, to_toml(experiment(CASES[0], folder)), {})
 
 
-def main(rank: int, size: int, folder: Path) -> None:
-    """One rank: every case with that many, and its part of the run that changes its layout."""
+def main(rank: int, size: int, folder: Path, *names: str) -> None:
+    """One rank: the cases of these names, and of "changes", its part of the run that changes its layout."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "REGARD_CACHE": str(folder / "cache")}
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder / f'meeting-{size}'}", rank=rank, world_size=size
+        "gloo", init_method=f"file://{folder / f'meeting-{size}-{names[0]}'}", rank=rank, world_size=size
     )
-    for case in (case for case in CASES if case.ranks == size):
+    for case in (case for case in CASES if case.name in names):
         try:
             found = result(case, folder, from_environment(case.layout).with_mesh())
         except Exception:  # the same on every rank, so the next case can be tried
             found = {"error": traceback.format_exc()}
         torch.save(found, folder / f"{case.name}.{rank}")
-    if size in CHANGES:
+    if "changes" in names:
         torch.save(change(folder, from_environment().with_mesh()), folder / f"changes-{size}.{rank}")
     distributed.barrier()
     distributed.destroy_process_group()

@@ -30,6 +30,7 @@ from regard.runs import Run
 from regard.train import Experiment, check_start, train
 from regard.train.prepare import prepare
 
+PROGRAM = Path(__file__).with_name("layout_rank.py")
 SIZES = sorted({case.ranks for case in CASES})
 
 
@@ -43,15 +44,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranked(folder: Path) -> Any:
-    """Starts the processes for a number of ranks, once, and before them those that begin the run that changes."""
+def ranked(folder: Path, request: pytest.FixtureRequest) -> Any:
+    """Starts the processes for a number of ranks, once, for the cases of the tests that are selected; returns these."""
+    items: list[Any] = [item for item in request.session.items if hasattr(item, "callspec")]
+    asked = [item.callspec.params.get("case") for item in items]
 
     @functools.cache
-    def start(size: int) -> None:
-        for before in CHANGES:
-            if before < size:
-                start(before)
-        run_ranks(Path(__file__).with_name("layout_rank.py"), size, folder)
+    def start(size: int) -> list[Case]:
+        cases = [case for case in CASES if (case in asked or not case.slow) and case.ranks == size]
+        run_ranks(PROGRAM, size, folder, *(case.name for case in cases))
+        return cases
 
     return start
 
@@ -88,7 +90,9 @@ def of_all(folder: Path, case: Case) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks(case.ranks)) for case in CASES])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * case.slow) for case in CASES]
+)
 def test_a_layout_gives_what_one_process_gives(case: Case, folder: Path, ranked: Any, alone: Any) -> None:
     ranked(case.ranks)
     found, one = of_all(folder, case), alone(case.model, tuple((case.training or {}).items()))
@@ -115,9 +119,8 @@ def test_a_layout_gives_what_one_process_gives(case: Case, folder: Path, ranked:
 @pytest.mark.parametrize("size", [pytest.param(size, marks=marks(size)) for size in SIZES])
 def test_an_update_has_one_host_reduction_and_one_reduction_of_each_shard(size: int, folder: Path, ranked: Any) -> None:
     """Two or one lanes a rank, with two micro-batches each or one: the blocks and the rest of the model are sharded."""
-    ranked(size)
     groups = MODELS["gpt"].layers + 1
-    for case in (case for case in CASES if case.ranks == size and case.layout == Layout()):
+    for case in (case for case in ranked(size) if case.layout == Layout()):
         said = [each["said"] for each in of_all(folder, case)]
         assert [text.count("whole gradients") for text in said] == [0 if case.room else 1] + [0] * (size - 1)
         counts = of_all(folder, case)[0]["collectives"]
@@ -132,10 +135,10 @@ def test_the_time_in_which_a_rank_waits_is_not_its_work(folder: Path, ranked: An
 
 
 @pytest.mark.slow
-def test_a_run_goes_from_two_ranks_to_four_to_one(folder: Path, ranked: Any, alone: Any) -> None:
+def test_a_run_goes_from_two_ranks_to_four_to_one(folder: Path, alone: Any) -> None:
     """Each loads what the ones before have saved, to the bit, and goes on as one process would have done."""
     for size in CHANGES:
-        ranked(size)
+        run_ranks(PROGRAM, size, folder, "changes")
     run = Run.open(folder / "runs" / "changes")
     assert set(run.steps()) == set(CHANGES.values())
     loaded = {4: [torch.load(folder / f"changes-4.{rank}", weights_only=False) for rank in range(4)]}

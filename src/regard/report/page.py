@@ -25,7 +25,7 @@ FILE = "report.html"
 SAMPLES = 6
 #: The share of the training time that the loss by position may take at the end of a training, and the seconds of a
 #: budget that are left for the rest of the report and the end of the process.
-SHARE, RESERVE = 0.05, 1.5
+SHARE, RESERVE = 0.05, 0.8
 
 
 def write(run: Run, facts: Facts, out: Path | None = None) -> Path:

@@ -25,7 +25,7 @@ NOTICEABLE = 0.002
 #: The speed is that of the latest part of the run that is as long as what is left of it, and at least this share.
 SHORTEST = 0.05
 #: Bytes per second that a checkpoint is expected to be written with, until one was.
-WRITTEN = 10**8
+WRITTEN = 3 * 10**8
 
 
 class Mark(NamedTuple):

@@ -89,6 +89,8 @@ def decided(engine: Engine, batches: float, most: float = math.inf) -> Experimen
     """The experiment with its ``evaluate_tokens``, the same on every rank; ``most``: batches of an evaluation."""
     experiment, targets = engine.experiment, engine.data.validation_count or 0
     tokens = TRAINING_COST * (experiment.train.evaluate_share or 0.0) * engine.progress.tokens
-    stride = stride_within(min(tokens, most * targets / max(1.0, batches)), targets, batches)
+    stride = stride_within(tokens, targets, batches)
+    if batches / stride > most:  # the clock decides: no power of two, so that no time is left over
+        stride = max(1, math.floor(min(batches / max(most, 1.0), batches / FEWEST)))
     stride = engine.world.broadcast(stride)
     return replace(experiment, train=replace(experiment.train, evaluate_tokens=max(1, round(targets / stride))))
