@@ -12,7 +12,7 @@ def recipe() -> Experiment:
     regard train karate
 
     It sees who is whose friend, and the clubs of all members but those held out. A member has no vector of its own,
-    which would learn its club by heart, but is described by its place in the graph.
+    which would memorize its club, but is described by its place in the graph.
     """
     place = NodesConfig(
         source="karate", identity=False, laplacian=2, random_signs=False, walks=8, degree=True, batch=34

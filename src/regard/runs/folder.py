@@ -179,7 +179,7 @@ class Run:
             raise unreadable(self.path / name, error) from error
         try:
             manifest.check(self.path, name, data)
-        except manifest.Replaced:
+        except manifest.FileReplaced:
             return self.read(name)
         return data
 

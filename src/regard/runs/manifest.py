@@ -27,19 +27,19 @@ def render(digests: Digests) -> bytes:
     return json.dumps({"schema": SCHEMA, "files": digests}, indent=1).encode()
 
 
-class Replaced(Exception):
+class FileReplaced(Exception):
     """A training has replaced a file after it was read, and the manifest since."""
 
 
 def check(folder: Path, name: str, data: bytes) -> None:
     """Refuse ``data``, the content of the file ``name``, if it is not what the run wrote.
 
-    A run of a version without manifests is accepted. ``Replaced``: the file has to be read again.
+    A run of a version without manifests is accepted. ``FileReplaced``: the file has to be read again.
     """
     listed = (_read(folder) or {}).get(name)
     if listed is not None and sha256(data) not in listed:
         if read_plain(folder / name) != data:
-            raise Replaced
+            raise FileReplaced
         raise UserError(
             f"{folder / name} is not the file that the run wrote (its SHA-256 is not the one in {FILE}); restore it "
             f"from a copy or, if you changed it on purpose, remove {folder / FILE}"

@@ -51,7 +51,7 @@ def read_config(path: Path, written_by: str | None) -> JsonObject:
     migrated = migrate(document, str(path), written_by)
     try:
         manifest.check(path.parent, path.name, data)  # last: other damage can be named more precisely
-    except manifest.Replaced:
+    except manifest.FileReplaced:
         return read_config(path, written_by)
     return migrated
 
