@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.config import dump
+from regard.config.notation import PlainTable
 from regard.data import Data, TextData
 from regard.doctor.examples import Examples
 from regard.doctor.replay import Replay
@@ -131,12 +133,20 @@ class TrainingRun:
     tokens: int = 0  # trained on
     wrong_mode: bool = False  # the last evaluation ran with dropout, or the like, as in training
     resumed: Checkpoint | None = None  # that this session continues from
+    _settings: tuple[Experiment, PlainTable] | None = None
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number, which counts the micro-batches of this process."""
         assert self.data is not None
         position, lane = divmod(number, self.lanes)
         return self.experiment.batch(self.data, position, lane, self.experiment.train.lanes or 1)
+
+    @property
+    def settings(self) -> PlainTable:
+        """The experiment as plain values. Many checks read them, and `dump` takes milliseconds."""
+        if self._settings is None or self._settings[0] is not self.experiment:
+            self._settings = self.experiment, dump(self.experiment)
+        return self._settings[1]
 
     @property
     def micro_batches(self) -> int:

@@ -1,12 +1,17 @@
 """Matrices whose gradient lacks a component: along a random direction the loss changes, and they predict no change.
 
 A step along the gradient itself never shows what is missing from it. Each matrix that is stacked in a layer, such as
-queries, keys and values, or the gates of a recurrent layer, is moved by itself, in a copy of the model in float64.
+queries, keys and values, or the gates of a recurrent layer, is moved by itself, in a copy of the model in float64. As
+most models are sound, all are moved together first: in float64 that shows a component that one of them lacks.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import takewhile
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +35,33 @@ STEP = 1e-5  # relative to the norm of the matrix
 APART, SMALLEST = 0.3, 1e-3
 DIRECTIONS = 3  # random ones, all of which must disagree
 Matrix = tuple[str, nn.Parameter, slice]
+
+
+class Move(NamedTuple):
+    """A matrix, what its gradient is said to be, and a random direction [rows, columns] of norm 1."""
+
+    parameter: nn.Parameter
+    rows: slice
+    gradient: Tensor
+    direction: Tensor
+    reach: float  # the length of a step
+
+    @classmethod
+    def random(cls, parameter: nn.Parameter, rows: slice, gradient: Tensor, seed: int) -> Move:
+        """A random direction, the same for the same seed and shape."""
+        part, generator = parameter.data[rows], torch.Generator().manual_seed(seed)
+        direction = torch.randn(part.shape, generator=generator, dtype=torch.float64)
+        return cls(parameter, rows, gradient[rows], direction / direction.norm(), STEP * max(float(part.norm()), 1e-3))
+
+    @property
+    def predicted(self) -> float:
+        """The change of the loss per length of the step."""
+        return float((self.gradient * self.direction).sum())
+
+    @property
+    def usual(self) -> float:
+        """The size that the predicted change has along most directions."""
+        return float(self.gradient.norm()) / self.direction.numel() ** 0.5
 
 
 class MissingComponent(Check):
@@ -94,31 +126,46 @@ def wrong_components(model_pass: ModelPass, chosen: set[int]) -> Iterator[tuple[
                 return
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         of = {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
-        for name, parameter, rows in found:
-            if parameter not in of:
-                continue  # without any gradient, which `vanishing_gradients` reports
-            tries = (_trial(model_pass, model, batch, parameter, rows, of[parameter], k) for k in range(DIRECTIONS))
-            trials = list(takewhile(lambda trial: trial[0], tries))
+        tried = [one for one in found if one[1] in of]  # `vanishing_gradients` reports those without any gradient
+        losses = partial(_losses, model_pass, model, batch)
+        if not tried or _agree(losses, [Move.random(p, rows, of[p], n) for n, (_, p, rows) in enumerate(tried)]):
+            return
+        for name, parameter, rows in tried:
+            moves = (Move.random(parameter, rows, of[parameter], seed) for seed in range(DIRECTIONS))
+            trials = list(takewhile(lambda trial: trial[0], (_trial(losses, move) for move in moves)))
             if len(trials) == DIRECTIONS:
                 yield name, trials[0][1], trials[0][2]
 
 
-def _trial(
-    model_pass: ModelPass, model: Model, batch: Batch, parameter: nn.Parameter, rows: slice, gradient: Tensor, seed: int
-) -> tuple[bool, float, float]:
-    """Whether the derivative along a random direction is wrong; the measured and the predicted one."""
-    generator = torch.Generator().manual_seed(seed)
-    part = parameter.data[rows]
-    direction = torch.randn(part.shape, generator=generator, dtype=torch.float64)
-    direction /= direction.norm()
-    reach, before, losses = STEP * max(float(part.norm()), 1e-3), part.clone(), []
+Losses = Callable[[Sequence[Move]], tuple[float, float]]
+
+
+def _losses(model_pass: ModelPass, model: Model, batch: Batch, moves: Sequence[Move]) -> tuple[float, float]:
+    """The losses after a step of all moves forward, and after one back."""
+    before = [move.parameter.data[move.rows].clone() for move in moves]
+    losses = []
     for sign in (1, -1):
-        parameter.data[rows] = before + sign * reach * direction
+        for move, old in zip(moves, before, strict=True):
+            move.parameter.data[move.rows] = old + sign * move.reach * move.direction
         losses.append(float(summed(model_pass, model, batch)))
-    parameter.data[rows] = before
-    measured, predicted = (losses[0] - losses[1]) / (2 * reach), float((gradient[rows] * direction).sum())
-    usual = float(gradient.norm()) / part.numel() ** 0.5
-    least = max(SMALLEST * usual, 1e-10 * abs(losses[0]) / reach)
+    for move, old in zip(moves, before, strict=True):
+        move.parameter.data[move.rows] = old
+    return losses[0], losses[1]
+
+
+def _agree(losses: Losses, moves: Sequence[Move]) -> bool:
+    """Whether all matrices, moved together, change the loss as predicted, but for what is rounding for each of them."""
+    forward, back = losses(moves)
+    predicted = sum(2 * move.reach * move.predicted for move in moves)
+    least = min(2 * move.reach * SMALLEST * move.usual for move in moves)
+    return abs(forward - back - predicted) <= max(least, 2e-10 * abs(forward))
+
+
+def _trial(losses: Losses, move: Move) -> tuple[bool, float, float]:
+    """Whether the derivative along a random direction is wrong; the measured and the predicted one."""
+    forward, back = losses([move])
+    measured, predicted = (forward - back) / (2 * move.reach), move.predicted
+    least = max(SMALLEST * move.usual, 1e-10 * abs(forward) / move.reach)
     apart = abs(measured - predicted)
     return apart > APART * max(abs(measured), abs(predicted)) and apart > least, measured, predicted
 

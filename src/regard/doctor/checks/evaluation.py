@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from regard.config import dump
 from regard.doctor import Check, Findings, History, ModelPass, TrainingRun
 from regard.doctor.calls import difference, projection, record_calls
 from regard.doctor.model_pass import first_rows
@@ -74,7 +73,7 @@ class RandomNumbers(Check):
     rank = 0
 
     def on_start(self) -> Findings:
-        run, rate = self.run, dump(self.run.experiment)["model"].get("dropout", 0.0)
+        run, rate = self.run, self.run.settings["model"].get("dropout", 0.0)
         if run.replay is None or run.model is None or run.data is None or not isinstance(rate, float) or not rate:
             return
         batch = run.batch(run.position)

@@ -3,7 +3,6 @@
 import math
 import statistics
 
-from regard.config import dump
 from regard.doctor import Check, Findings, History, ReplayedStep, TrainingRun
 from regard.doctor.check import DEFINITIONS
 from regard.doctor.context import RECENT
@@ -40,7 +39,7 @@ class SettingDominates(Check):
         self._held_back: dict[str, float] = {}
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        train, replay = dump(self.run.experiment)["train"], self.run.replay
+        train, replay = self.run.settings["train"], self.run.replay
         own = {"clip": train["clip"], **{f"optimizer.{name}": value for name, value in train["optimizer"].items()}}
         unusual = [name for name, value in USUAL.items() if exceeds(name, own.get(name), value)]
         if replay is None or not unusual or not replayed.step.lr:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.config import dump
 from regard.doctor import Check, Findings, TrainingRun
 from regard.doctor.schedule import sampled
 from regard.parallel.tensors import local
@@ -53,7 +52,7 @@ class OptimizerDiffers(Check):
 
     def _settings(self, groups: list[dict[str, Any]]) -> Findings:
         """The settings of each group of parameters against the config."""
-        config = dump(self.run.experiment)["train"]["optimizer"]
+        config = self.run.settings["train"]["optimizer"]
         decays = [float(value) for key, value in config.items() if key.endswith("weight_decay")]
         for group in groups:
             for name in NAMES:

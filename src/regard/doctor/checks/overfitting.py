@@ -2,7 +2,6 @@
 
 import statistics
 
-from regard.config import dump
 from regard.doctor import Check, Findings, History
 from regard.doctor.check import DEFINITIONS
 from regard.doctor.context import RECENT
@@ -32,7 +31,7 @@ class Overfitting(Check):
             f"validation loss {now:.3f}, at step {at:,} {lowest:.3f}; training loss {trained:.3f}, then {then:.3f}"
         )
         cause = "too little text, or too many steps"
-        dropout = min(0.5, round(dump(self.run.experiment)["model"].get("dropout", 0.0) + 0.1, 2))
+        dropout = min(0.5, round(self.run.settings["model"].get("dropout", 0.0) + 0.1, 2))
         yield self.finding("", evidence, cause, f"--train.steps {at}", f"--model.dropout {dropout}", "more text")
 
     on_history = on_evaluation

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from regard.config import dump
 from regard.doctor import Check, Findings, History
 from regard.pages.numbers import short
 from regard.tasks import MaskedTokensConfig
@@ -82,7 +81,7 @@ class UnusualSetting(Check):
     kind, description = "unusual_setting", "a setting is far outside its usual range"
 
     def on_start(self) -> Findings:
-        given = dict(flat(dump(self.run.experiment)))
+        given = dict(flat(self.run.settings))
         masked = isinstance(self.run.experiment.task, MaskedTokensConfig)
         for keys, least, most, cause, usual in (*RANGES, MASKED) if masked else RANGES:
             for key in keys:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.config import dump
 from regard.data import IGNORE_INDEX, PairBatch, TextBatch, TextData
 from regard.doctor import Check, Findings, SidePass
 from regard.doctor.model_pass import first_rows
@@ -51,7 +50,7 @@ class TaskLoss(Check):
                 cause = "softmax is applied twice: the head returns probabilities, and the cross entropy takes logits"
                 yield self.finding("the head", evidence, cause, "return logits: remove the softmax from the head")
                 return
-            smoothing = float(dump(self.run.experiment)["task"].get("smoothing", 0.0)) if training else 0.0
+            smoothing = float(self.run.settings["task"].get("smoothing", 0.0)) if training else 0.0
             want = _summed(logits, batch.targets, smoothing)
             apart = APART if self.run.dtype == torch.float32 else APART_16_BITS
             count = float(next(iter(self.run.task.counts(batch).values())))
