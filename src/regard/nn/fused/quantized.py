@@ -6,7 +6,6 @@ without VNNI add two products in 16 bits (``torch._int_mm`` overflows there, so 
 core of an AMD EPYC (576 x 3,072): 122 µs, 675 in float32, 1,600 with PyTorch's weight-only ``_weight_int8pack_mm``.
 """
 
-import math
 import warnings
 from typing import Any
 
@@ -39,7 +38,7 @@ class FusedQuantizedLinear(QuantizedLinear):
 
     def _on_cpu(self, input: Tensor) -> Tensor:
         rows = input.reshape(-1, self.in_features)  # [R, I]
-        top = torch.linalg.vector_norm(rows, math.inf, dim=1, keepdim=True)
+        top = rows.abs().amax(1, keepdim=True)  # a third of the time of `vector_norm(rows, inf)` for one row
         if not _between(top, 0.0, 1e30):
             return super().forward(input)
         unit = top * UNIT
