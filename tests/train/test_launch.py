@@ -1,6 +1,8 @@
 """What a launcher tells a process, and runs that are created or continued. test_launched_ranks starts real ones."""
 
 import json
+import os
+import time
 
 import pytest
 from hypothesis import given
@@ -206,6 +208,15 @@ def test_a_process_of_torchrun_starts_no_others(folder, capsys, monkeypatch):
     assert "RANK is set" in capsys.readouterr().err
 
 
+def test_a_budget_in_seconds_counts_from_the_call_of_the_launcher(monkeypatch):
+    monkeypatch.setenv(launch.LAUNCHED, repr(time.time() - 1000))
+    assert time.perf_counter() - launch.command_began() >= 1000
+    for wrong in ("soon", repr(time.time() + 1000)):  # and never from a time to come
+        monkeypatch.setenv(launch.LAUNCHED, wrong)
+        began = time.perf_counter()
+        assert began <= launch.command_began() <= time.perf_counter()
+
+
 def launched(monkeypatch, codes):
     """The arguments of each start of processes, which ends with the next of the codes."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -214,6 +225,7 @@ def launched(monkeypatch, codes):
     given = []
 
     def start(*arguments: str) -> None:
+        assert float(os.environ[launch.LAUNCHED]) <= time.time()
         given.append(arguments)
         if exitcode := codes[len(given) - 1]:
             failed = ProcessFailure(local_rank=1, pid=1, exitcode=exitcode, error_file="none")
@@ -235,6 +247,7 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
     assert main(["train", "tiny.toml", "--processes", "2", "--restarts", "2", "--name", "a"]) == code
     assert ["--again" in arguments for arguments in given] == [False, True, True][:starts]
     assert all("--name=a" in arguments and "tiny.toml" in arguments for arguments in given)
+    assert launch.LAUNCHED not in os.environ  # a later training of this process counts from its own start
     said = capsys.readouterr()
     if codes[0] == -9:
         assert "rank 1 was ended by SIGKILL; restart 1 of 2" in said.out

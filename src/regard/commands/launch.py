@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 #: Exit codes that a restart would not change: a mistake of the user, and a run that was told to stop.
 FINAL = (UserError.exit_code, INTERRUPTED)
+#: Tells a process when its launcher was called, in seconds of `time.time`.
+LAUNCHED = "REGARD_LAUNCHED"
+
+
+def command_began() -> float:
+    """The `time.perf_counter()` at which this command was called, or the launcher that has started this process.
+
+    A budget in seconds is that of the command that the user has typed, so it includes what precedes the training.
+    """
+    try:
+        since = time.time() - float(os.environ[LAUNCHED])
+    except (KeyError, ValueError):
+        since = 0.0
+    return time.perf_counter() - max(since, 0.0)
 
 
 def adopt_slurm() -> None:
@@ -88,6 +103,7 @@ def launch(
     also repeat a mistake of the user, so here each start is one launch. `lanes`: those of the run, None in a new one
     without a number. `later`: the options of each start but the first, if they differ.
     """
+    began = time.time()
     from regard.parallel.world import World
 
     World(0, options.processes, layout=options.layout.of(options.processes)).lanes(lanes)
@@ -105,6 +121,7 @@ def launch(
             1, 1, count, run_id=identity, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
         )
         debug = ["--debug"] if "--debug" in sys.argv else []
+        os.environ[LAUNCHED] = repr(began if start == 0 else time.time())
         try:
             elastic_launch(config, sys.executable)("-m", "regard", command, *arguments, *debug)
             return 0
@@ -115,6 +132,8 @@ def launch(
             if final := [code for code in codes if code in FINAL]:
                 return final[0]  # that process has printed its own message
             ended = _first(error.failures)
+        finally:
+            del os.environ[LAUNCHED]
         if start < options.restarts:
             notice(f"{ended}; restart {start + 1} of {options.restarts}, from the last checkpoint")
     raise RankLost(f"{ended}, after {options.restarts} restarts; its output above says why")

@@ -1,12 +1,11 @@
 """`regard resume`."""
 
 import sys
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, rank
-from regard.commands.launch import adopt_slurm, check_processes, launch
+from regard.commands.launch import adopt_slurm, check_processes, command_began, launch
 from regard.commands.train import ObserverOptions, run_training
 from regard.config import option
 from regard.config.parts import with_options
@@ -30,7 +29,7 @@ def resume(options: ResumeOptions) -> int:
     number of steps, and may rise again. The steps already done stay, so the result differs from a run that had this
     plan from its first step.
     """
-    began = time.perf_counter()
+    began = command_began()
     adopt_slurm()
     check_processes(options)
     run, steps = options.open(), options.steps

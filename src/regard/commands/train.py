@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, rank
-from regard.commands.launch import adopt_slurm, check_processes, is_restart, launch
+from regard.commands.launch import adopt_slurm, check_processes, command_began, is_restart, launch
 from regard.commands.start import start_run
 from regard.config import argument, load, nearest, option, override, parse, read_toml
 from regard.config import keys as keys_of
@@ -95,7 +94,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """
-    began = time.perf_counter()  # before torch is imported: a budget in seconds is that of the command
+    began = command_began()  # before torch is imported
     adopt_slurm()
     check_processes(options)
     many, path = options.processes > 1, Path(options.recipe)
