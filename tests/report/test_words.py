@@ -15,9 +15,9 @@ from regard.look.capture.layer_names import LayerName, layer_names
 from regard.recipes import get
 from regard.report.config_diff import AUTOMATIC, differences
 from regard.report.facts import Facts, curves, trend
-from regard.report.figures import entropy_chart
+from regard.report.figures import entropy_chart, loss_figure
 from regard.report.inspection import Inspection, ModelSize, PositionLosses
-from regard.report.page import losses
+from regard.report.page import losses, tiles
 from regard.report.words import next_step, summary
 
 STEPS = 4000
@@ -150,6 +150,15 @@ def test_validation_is_told_as_it_was():
     assert "The only evaluation, at step 4,000, gave a validation loss of 1.7000." in words(facts(falling(), [1.7]))
     assert "best at the last of 4 evaluations: 2.1000" in words(RUNS["falls"])
     assert "The best validation loss, 1.9000, was at step 2,000; the last was 2.6000." in words(RUNS["overfits"])
+
+
+def test_the_loss_of_a_sample_has_its_interval():
+    run = facts(falling(), [1.9, 1.7])
+    assert "±" not in words(run)
+    run.validation_errors.update({STEPS // 2: 0.02, STEPS: 0.01})
+    assert "1.7000 ± 0.0196. Evaluations read a sample" in words(run)
+    assert "validation, with its 95% interval" in loss_figure(run)
+    assert "1.7000 ± 0.0196" in tiles(run)
 
 
 def test_the_gap_between_training_and_validation():

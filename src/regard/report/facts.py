@@ -41,6 +41,7 @@ class Facts:
     step: int = 0
     loss: Curve = field(default_factory=list)
     validation: Curve = field(default_factory=list)
+    validation_errors: dict[int, float] = field(default_factory=dict)  # standard errors, of samples, by step
     rate: Curve = field(default_factory=list)
     speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
@@ -160,6 +161,7 @@ def curves(metrics: Sequence[JsonObject]) -> JsonObject:
     return {
         "loss": finite(recorded("loss")),
         "validation": finite(recorded("validation_loss")),
+        "validation_errors": dict(finite(recorded("validation_error"))),
         "rate": finite(recorded("lr")),
         "speed": finite(recorded("tokens_per_second")),
         "gradients": {layer: finite(curve) for layer, curve in gradients.items()},

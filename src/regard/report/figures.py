@@ -27,7 +27,10 @@ def loss_figure(facts: Facts) -> str:
     """Training and validation loss, and the learning rate below over the same steps."""
     training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if has_faint_line(facts) else []
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
-    series = [*training, Series("validation", facts.validation, 1, marks=True)]
+    errors = [(step, loss, 1.96 * facts.validation_errors.get(step, 0.0)) for step, loss in facts.validation]
+    band = [(step, loss - half, loss + half) for step, loss, half in errors] if facts.validation_errors else ()
+    name = "validation, with its 95% interval" if band else "validation"
+    series = [*training, Series(name, facts.validation, 1, marks=True, band=band)]
     end = max((step for s in series for step, _ in s.points), default=0)
     loss = Axes("step", f"loss, {facts.loss_unit}", x_low=0, x_high=end)
     rate = Axes("step", "learning rate", low=0, x_low=0, x_high=end)

@@ -20,6 +20,7 @@ from regard.report.words import next_step, summary
 from regard.runs import Run
 from regard.runs.disk import JsonObject, replace_file
 from regard.runs.waiting import waiting
+from regard.train.live import loss_in_words
 
 FILE = "report.html"
 SAMPLES = 6
@@ -108,7 +109,8 @@ def tiles(facts: Facts) -> str:
     """The main figures."""
     shown: list[tuple[str, str]] = []
     if facts.validation:
-        shown.append((f"{best_validation(facts.validation)[1]:.4f}", "best validation loss"))
+        step, best = best_validation(facts.validation)
+        shown.append((loss_in_words(best, facts.validation_errors.get(step)), "best validation loss"))
     if facts.loss:
         shown.append((f"{tail(facts.loss):.4f}", "training loss"))
     shown.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))

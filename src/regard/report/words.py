@@ -12,6 +12,7 @@ from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, short, unit
 from regard.report.config_diff import command
 from regard.report.facts import Facts, around, best_validation, tail, trend
+from regard.train.live import loss_in_words
 
 _KINDS = {
     "previous token": "to the previous token",
@@ -97,13 +98,17 @@ def validation(facts: Facts) -> Iterator[str]:
             yield "No text was held out, so the validation loss is unknown."
         return
     step, best = best_validation(facts.validation)
-    last = facts.validation[-1]
+    last, errors = facts.validation[-1], facts.validation_errors
+    lowest = loss_in_words(best, errors.get(step))
     if len(facts.validation) == 1:
-        yield f"The only evaluation, at step {step:,}, gave a validation loss of {best:.4f}."
+        yield f"The only evaluation, at step {step:,}, gave a validation loss of {lowest}."
     elif step == last[0]:
-        yield f"The validation loss was best at the last of {len(facts.validation)} evaluations: {best:.4f}."
+        yield f"The validation loss was best at the last of {len(facts.validation)} evaluations: {lowest}."
     else:
-        yield f"The best validation loss, {best:.4f}, was at step {step:,}; the last was {last[1]:.4f}."
+        ended = loss_in_words(last[1], errors.get(last[0]))
+        yield f"The best validation loss, {lowest}, was at step {step:,}; the last was {ended}."
+    if errors:
+        yield "Evaluations read a sample of the validation text: ± is half of the 95% interval."
 
 
 def direction(facts: Facts) -> Iterator[str]:
