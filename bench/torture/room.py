@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -20,6 +21,7 @@ SIZES = "--model.layers 1 --model.heads 2 --model.width 16 --model.context 16 --
 EVENTS = "--train.log_every 1 --train.save_every 3 --train.evaluate_every none --train.keep 3"
 TINY = f"--data.path text.txt {SIZES} {EVENTS}".split()
 RUN = "runs/one"
+WARNING = re.compile(r" is damaged|; taking step \d+ instead|are not checked$")
 CPU_LIMIT, WALL_LIMIT = 10.0, 120.0  # seconds; a loaded machine stretches the second, not the first
 
 
@@ -33,13 +35,17 @@ class Outcome(NamedTuple):
 
     @property
     def said(self) -> bool:
-        """Whether it warned or refused; lines of progress do not count."""
+        """Whether it refused, or named a checkpoint or manifest that it does without; progress does not count."""
+        return self._refused or any(map(WARNING.search, self.err.splitlines()))
+
+    @property
+    def _refused(self) -> bool:
         return any(line.startswith("regard: ") for line in self.err.splitlines())
 
     @property
     def clean(self) -> bool:
         """Success, an error in a sentence, or the findings of `doctor` and `prove` (exit code 1)."""
-        ended = self.code in (0, 2, 130) or (self.code == 1 and not self.said)
+        ended = self.code in (0, 2, 130) or (self.code == 1 and not self._refused)
         return not self.hung and ended and "Traceback" not in self.err
 
 
