@@ -387,4 +387,25 @@ BREAKS = [
         "if False:",
         "parallel/test_recording.py",
     ),
+    Break(
+        "experts: what autocast squares in float32 reaches a 16-bit product",
+        "nn/experts/moe.py",
+        "self.drop(self.activation(hidden).to(hidden.dtype))",
+        "self.drop(self.activation(hidden))",
+        "laws/test_autocast.py",
+    ),
+    Break(
+        "fused experts: the same",
+        "nn/fused/experts.py",
+        "active = activation(hidden).to(hidden.dtype)",
+        "active = activation(hidden)",
+        "laws/test_autocast.py",
+    ),
+    Break(
+        "small_cpu: under autocast the backward pass has products of two formats",
+        "attention/backends/small_cpu.py",
+        "q, k, v = in_one_type(call.q, call.k, call.v)",
+        "q, k, v = call.q, call.k, call.v",
+        "laws/test_autocast.py",
+    ),
 ]

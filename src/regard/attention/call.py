@@ -133,6 +133,14 @@ def shape_errors(call: Call) -> list[str]:
     return errors
 
 
+def in_one_type(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, the dtype that it would choose, for kernels and backward passes that it does not cast for."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(device)) if x.dtype != torch.float64 else x for x in tensors)
+
+
 def repeat_kv(x: Tensor, heads: int) -> Tensor:
     """Keys or values [B, G, K, D] for every query head, [B, H, K, D]: heads 0 .. H/G - 1 share key/value head 0."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -18,7 +18,7 @@ from regard.attention.backends.tiled import (
     draw_seed,
     kernel_for,
 )
-from regard.attention.call import Backend, Call, Out, Plan
+from regard.attention.call import Backend, Call, Out, Plan, in_one_type
 from regard.attention.tiling.regroup import merged
 from regard.attention.tiling.tile import Tile, consecutive, make_tiles
 
@@ -46,14 +46,6 @@ class Banded(Backend):
         with torch.autocast(q.device.type, enabled=False):
             values = Tiled.apply(TiledWork(kernel, tiles, draw_seed(call)), q, k, v, *kernel.learned)
         return Out(values[..., :width] if width != values.shape[-1] else values)
-
-
-def in_one_type(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, the dtype that it would choose: the kernels here are called without it."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    return tuple(x.to(torch.get_autocast_dtype(device)) if x.dtype != torch.float64 else x for x in tensors)
 
 
 def traced(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

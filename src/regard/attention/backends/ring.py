@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from regard.attention.backends.banded import in_one_type
 from regard.attention.backends.sdpa import even_widths, not_plain_softmax
 from regard.attention.backends.tiled import (
     FusedKernel,
@@ -36,7 +35,7 @@ from regard.attention.backends.tiled import (
     without_tensors,
     zeros,
 )
-from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying
+from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying, in_one_type
 from regard.attention.ring.flash import FlashKernel, flash_runs
 from regard.attention.ring.route import RingRoute, RingStep, find_route
 from regard.attention.ring.transport import Transport, Wait

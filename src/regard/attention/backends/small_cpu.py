@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from regard.attention.backends.sdpa import Structure, not_plain_softmax, structure
-from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying, repeat_kv
+from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying, in_one_type, repeat_kv
 from regard.attention.slots import Padded
 
 SUPPORTED = (Structure.FULL, Structure.CAUSAL, Structure.CAUSAL_PADDED)
@@ -45,8 +45,9 @@ class SmallCPU(Backend):
 
     def run(self, call: Call) -> Out:
         offset, blank = call.plan.prepared
-        k, v = (repeat_kv(x, call.q.shape[1]) for x in (call.k, call.v))
-        values = _Attention.apply(call.q, k, v, offset, call.factor / call.temperature)
+        q, k, v = in_one_type(call.q, call.k, call.v)
+        k, v = (repeat_kv(x, q.shape[1]) for x in (k, v))
+        values = _Attention.apply(q, k, v, offset, call.factor / call.temperature)
         return Out(values if blank is None else values.masked_fill(blank, 0))
 
 
