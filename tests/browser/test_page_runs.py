@@ -83,10 +83,10 @@ def test_samples_by_step(tab: Tab, runs: Path) -> None:
 
 def test_findings_are_listed_and_marked_in_the_chart(tab: Tab, runs: Path) -> None:
     findings = [json.loads(line) for line in (runs / "wild" / "findings.jsonl").read_text().splitlines()]
-    finding = findings[0]
+    finding = next(finding for finding in findings if finding["kind"] == "rate_too_high")
     page = tab.open("runs", runs="wild")
     card = page.get_by_role("region", name="Findings")
-    card.get_by_role("heading", name=finding["what"]).wait_for()  # in lower case there, which does not matter
+    card.get_by_role("heading", name="The learning rate is too high").wait_for()
     text = card.inner_text()
     assert finding["where"] in text
     assert finding["change"] in text

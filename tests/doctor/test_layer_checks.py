@@ -11,8 +11,10 @@ from check_kit import a_run, kinds
 from torch import nn
 
 from regard.doctor import Finding
+from regard.doctor.check import explained
 from regard.doctor.checks.experts import ExpertLoad
 from regard.doctor.checks.gradients import ExplodingGradients, VanishingGradients
+from regard.doctor.checks.learning_rate import LearningRateTooHigh
 from regard.doctor.gradients import Gradients, LayerPart, layer_parts
 from regard.nn.experts.moe import MoEConfig
 
@@ -47,6 +49,26 @@ def test_gradients_by_layer() -> None:
     assert judged(None, 0.4, 0.3) == [("vanishing_gradients", "blocks.0")]
     assert judged(0.0, 0.0, 0.0) == []
     assert judged(500.0, total=600.0) == [("exploding_gradients", "blocks.0.attention")]
+
+
+def test_gradients_that_explode_because_of_the_rate() -> None:
+    """They are a consequence if the first one was small, and the loss has been higher since the first update."""
+    exploded = Gradients({LayerPart("blocks", 0, "attention"): 500.0}, 600.0, {})
+
+    def judged(norm: float, losses: list[float], update: float) -> list[str]:
+        run = a_run()
+        for step, loss in enumerate(losses, start=1):
+            run.history.add(step, loss, 1.0, norm if step == 1 else 600.0)
+        run.history.updates.append(update)
+        checks = (ExplodingGradients(run), LearningRateTooHigh(run))
+        found = [one for check in checks for one in (*check.on_gradients(exploded), *check.on_history(run.history))]
+        return [one.kind for one in found if not explained(one, found)]
+
+    thrown, fallen = [3.0, *[90.0] * 20], [3.0, 2.8, 2.6, *[90.0] * 18]
+    assert judged(1.0, thrown, 0.4) == ["rate_too_high"]
+    assert judged(500.0, thrown, 0.4) == ["exploding_gradients"]
+    assert judged(1.0, fallen, 0.4) == ["exploding_gradients"]
+    assert judged(1.0, thrown, 0.001) == ["exploding_gradients"]
 
 
 def test_norms_are_those_before_clipping() -> None:

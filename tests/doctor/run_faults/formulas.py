@@ -206,7 +206,7 @@ FAULTS = [
     Fault(
         "norm over the rows",
         "mixed_rows",
-        "the model",
+        r"blocks\.0\.norm_attention",
         "A norm divides by a mean over the rows of the batch.",
         built_with(norm=BatchScaleConfig()),
         mixed,

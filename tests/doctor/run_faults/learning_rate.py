@@ -19,6 +19,17 @@ def overshooting(seen: Seen) -> bool:
     return max(record.losses[5:]) > record.losses[0] and max(max(moves.values()) for moves in record.moves[:5]) > 1
 
 
+def blown_up(folder: Path) -> Case:
+    train = {"optimizer": AdamWConfig(lr=5.0), "schedule": ConstantScheduleConfig(), "clip": None}
+    return Case(training(folder, model=LSTM, train=train), sound=training(folder, model=LSTM))
+
+
+def gradient_follows_the_rate(seen: Seen) -> bool:
+    """The gradient is small before the first update, and large from then on."""
+    norms = [record["grad_norm"] for record in seen.ended.run.metrics() if "grad_norm" in record]
+    return norms[0] < 2 and min(norms[1:11]) > 20
+
+
 def endless_warmup(folder: Path) -> Case:
     """The schedule of the Transformer's paper, with its warm-up of 4,000 steps, in a run of sixty steps."""
     paper = training(folder, train={"schedule": NoamScheduleConfig()}, tokenizer=TOKENS)
@@ -101,6 +112,15 @@ FAULTS: list[Fault] = [
         "The first updates overshoot; then the weights have grown, and the loss falls again.",
         misjudged(optimizer=AdamWConfig(lr=0.15)),
         shows=lambda seen: max(max(moves.values()) for moves in seen.record.moves[:5]) > 0.5,
+        listed=False,
+    ),
+    Fault(
+        "rate a thousand times too high",
+        "rate_too_high",
+        r"train\.optimizer\.lr",
+        "The first update replaces all weights; gradients explode in what is left, and nothing clips them.",
+        blown_up,
+        shows=gradient_follows_the_rate,
         listed=False,
     ),
     Fault(

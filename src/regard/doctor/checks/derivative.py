@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.attention import ModuleProperties
 from regard.attention.mechanisms.segments import Segmented
 from regard.doctor import Check, Findings, ModelPass, ReplayedStep, TrainingRun
+from regard.doctor.checks.gradients import LARGE, caused_by_rate
 from regard.doctor.gradients import LayerPart, Parameters, layer_parts
 from regard.doctor.model_pass import first_rows
 from regard.look import evaluation_mode
@@ -42,8 +43,9 @@ class WrongDerivative(Check):
     follows = ("random_numbers", "exploding_gradients", "saturated_units")
 
     def on_pass(self, model_pass: ModelPass) -> Findings:
-        if not model_pass.deep:
-            return
+        history = self.run.history
+        if not model_pass.deep or (history.norm() > LARGE and caused_by_rate(history)):
+            return  # units are at their ends and gradients large: no step is short enough for a linear prediction
         modules = model_pass.model.modules()
         if any(isinstance(m, Segmented) or (isinstance(m, ModuleProperties) and m.discontinuous) for m in modules):
             return  # gradients that stop or jump by design

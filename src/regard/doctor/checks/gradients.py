@@ -6,6 +6,7 @@ import statistics
 import torch
 
 from regard.doctor import Check, Finding, Findings, Gradients, History
+from regard.doctor.checks.learning_rate import overshot
 from regard.doctor.context import RECENT
 from regard.doctor.gradients import LayerPart
 
@@ -43,6 +44,8 @@ class ExplodingGradients(Check):
             yield self.finding("", evidence, cause, "clear gradients after every update", limit)
 
     def on_gradients(self, gradients: Gradients) -> Findings:
+        if caused_by_rate(self.run.history):
+            return
         lower = "a lower --train.optimizer.lr"
         change = lower if self.run.experiment.train.clip is not None else f"--train.clip 1.0 and {lower}"
         norms = present(gradients)
@@ -122,6 +125,11 @@ class VanishingGradients(Check):
                     cause = "its output does not reach the loss, is detached, or is divided out again"
                     change = "follow its output: a gate that is always 1, a detach, a round, an argmax"
                     yield self.finding(where, evidence, cause, change)
+
+
+def caused_by_rate(history: History) -> bool:
+    """Whether large gradients are a consequence of `rate_too_high`: the first one, before any update, was not large."""
+    return bool(history.norms) and history.norms[0] < LARGE and overshot(history)
 
 
 def present(gradients: Gradients) -> dict[LayerPart, float]:

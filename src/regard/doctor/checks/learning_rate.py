@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import NamedTuple, Self
 
 from regard.doctor import Check, Findings, History, ReplayedStep, TrainingRun
 from regard.doctor.check import DEFINITIONS
@@ -109,10 +110,39 @@ class LearningRateTooHigh(Check):
             yield self.finding("train.optimizer.lr", evidence, cause, self.run.lower_rate)
 
     def on_history(self, history: History) -> Findings:
+        if (seen := Disturbance.of(history)) is None:
+            return
+        rate = max(history.rates)
+        moved = "" if seen.update is None else f", and one update is {seen.update:.2g} times as large as the weights"
+        stays = seen.stuck and seen.peak < seen.first
+        course = f"stays at {seen.now:.3g}" if stays else f"rose to {max(seen.peak, seen.now):.3g}"
+        evidence = f"the loss {course} from {seen.first:.3g} at the start{moved}"
+        if history.rates[0] >= rate / 2 and seen.now < seen.first - 3 * WORSE and seen.now < seen.best + WORSE:
+            cause = "the first updates have the full rate, and the run has only recovered from them"
+            yield self.finding("train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
+        else:
+            yield self.finding(
+                "train.optimizer.lr", evidence, f"at {short(rate)} each update overshoots", self.run.lower_rate
+            )
+
+
+class Disturbance(NamedTuple):
+    """Losses that rise, or no longer fall, beside updates that are large."""
+
+    first: float
+    peak: float  # of three losses in a row
+    best: float  # the lowest median of `RECENT` losses
+    now: float  # the newest such median
+    stuck: bool
+    update: float | None  # the largest, relative to the weights; None: not measured
+
+    @classmethod
+    def of(cls, history: History) -> Self | None:
+        """That of a run so far; None if its losses do well, or its updates are small."""
         losses, updates = history.losses, history.updates
         update = max(updates, default=None)
         if len(losses) < RECENT or (update is not None and update < LARGE_UPDATE):
-            return
+            return None
         # A single bad batch is a loss spike: three losses in a row must be high.
         peak = max((min(losses[i : i + 3]) for i in range(1, len(losses) - 2)), default=0.0)
         first, now = losses[0], statistics.median(losses[-RECENT:])
@@ -122,20 +152,15 @@ class LearningRateTooHigh(Check):
         stuck = large and len(losses) >= 4 * RECENT and now > middle - STUCK
         lost = now >= best + 5 * WORSE
         if not (peak >= first + WORSE or lost or stuck):
-            return
+            return None
         if update is None and now < first - WORSE and not lost:
-            return  # without weights to measure, only a loss that stays bad counts
-        rate = max(history.rates)
-        moved = "" if update is None else f", and one update is {update:.2g} times as large as the weights"
-        course = f"stays at {now:.3g}" if stuck and peak < first else f"rose to {max(peak, now):.3g}"
-        evidence = f"the loss {course} from {first:.3g} at the start{moved}"
-        if history.rates[0] >= rate / 2 and now < first - 3 * WORSE and now < best + WORSE:
-            cause = "the first updates have the full rate, and the run has only recovered from them"
-            yield self.finding("train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
-        else:
-            yield self.finding(
-                "train.optimizer.lr", evidence, f"at {short(rate)} each update overshoots", self.run.lower_rate
-            )
+            return None  # without weights to measure, only a loss that stays bad counts
+        return cls(first, peak, best, now, stuck, update)
+
+
+def overshot(history: History) -> bool:
+    """Whether the rate is too high by the losses, and they have been above the first one since the first update."""
+    return Disturbance.of(history) is not None and min(history.losses[1:4]) >= history.losses[0] + WORSE
 
 
 class LearningRateTooLow(Check):
