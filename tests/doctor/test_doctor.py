@@ -200,6 +200,29 @@ def test_a_check_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one.what for one in examine(ended.run)[0]] == ["there is a loss"]
 
 
+def test_a_cause_that_is_never_confirmed_hides_its_consequences_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Check, "registry", {})
+
+    class Wandering(Check):
+        kind, description = "wandering", "another layer at each examination"
+        needs_confirmation = True
+
+        def on_history(self, history: Any) -> Any:
+            yield self.finding(f"layer{history.last}", "seen once here", "none", "none")
+
+    class Consequence(Check):
+        kind, description = "consequence", "a consequence"
+        rank, follows = 2, ("wandering",)
+
+        def on_history(self, history: Any) -> Any:
+            yield self.finding("", "always", "the wandering one", "none")
+
+    doctor, _ = watched(Case(training(tmp_path, train={"steps": 6})), tmp_path)
+    assert [(one.kind, one.since) for one in doctor.findings.values()] == [("consequence", 4)]
+
+
 def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) -> None:
     experiment = training(tmp_path, train={"steps": 6, "save_every": 3})
     run = Run.create(tmp_path, None, to_toml(experiment), {})

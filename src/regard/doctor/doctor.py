@@ -235,12 +235,16 @@ class Doctor(Observer):
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
         unconfirmed: dict[tuple[str, str], Finding] = {}
-        checks = all_checks()
+        # A cause whose place changes is never confirmed: it hides its consequences once.
+        seen_before, checks = {kind for kind, _ in self._unconfirmed}, all_checks()
         for finding in sorted(merged(findings), key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
             known = self.findings.get(finding.key)
             if known is None and covered(finding, self.findings.values()):
                 continue
-            if known is None and explained(finding, [*self.findings.values(), *unconfirmed.values()]):
+            if known is None and explained(
+                finding,
+                [*self.findings.values(), *(one for one in unconfirmed.values() if one.kind not in seen_before)],
+            ):
                 continue
             finding = replace(finding, step=self._step, since=known.since if known else self._step)
             if known is None and checks[finding.kind].needs_confirmation and finding.key not in self._unconfirmed:
