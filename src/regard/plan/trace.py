@@ -124,72 +124,95 @@ def _model(experiment: Experiment, tensor: int = 1) -> Model:
     return model
 
 
+class Mark(NamedTuple):
+    """How far a meter has counted."""
+
+    work: Work
+    operations: int  # in the timeline
+    events: int  # of memory
+    live: int  # bytes
+
+    @classmethod
+    def of(cls, meter: Meter) -> Mark:
+        """Now."""
+        return cls(meter.work, len(meter.timeline), len(meter.events), meter.live)
+
+
 def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = True) -> StepTrace:
-    parameters = list(model.parameters())
     meter, module = Meter(model), Loss(model, experiment.task.build())
-    made = len(meter.events)
+    device, count = next(model.parameters()).device, max(1, batch.targets.numel())
+    made = Mark.of(meter)
     optimizer = experiment.train.optimizer.build(model)
     weights = meter.live
     model.train()
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(experiment.train.precision)
-    device = parameters[0].device
     autocast = torch.autocast(device.type, dtype) if dtype else nullcontext()
-    count = max(1, batch.targets.numel())
-    hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
     found = _parts(module, batch, count, autocast) if parts else {}
-    stream: list[tuple[int, ...]] = []
-    for block in list(model.blocks)[:1]:
-        block.register_forward_pre_hook(lambda _, given: stream.extend(tuple(x.shape) for x in given[:1]))
     with counted(), recurrent_counted(device), meter:
-        with autocast:
-            loss = module(batch, count)
-        loss.backward()
-        del loss
-        micro_batch, ended, computed = meter.work, len(meter.timeline), len(meter.events)
-        copies = meter.copies
+        stream = _backward(meter, module, batch, count, autocast)
+        computed, copies = Mark.of(meter), meter.copies
         activations, growing = (peak - weights - copies for peak in (meter.peak, meter.growing))
-        for hook, p in zip(hooks, (p for p in parameters if p.requires_grad), strict=True):
-            hook.remove()
-            p.grad = torch.zeros_like(p)
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        given = len(meter.events)
+        gradients = _zero_gradients(model)
+        given = Mark.of(meter)
         optimizer.step(1.0)  # the first one makes the state
-        meter.peak, earlier, started, updated = meter.live, meter.work, len(meter.timeline), len(meter.events)
-        before = meter.live
+        updated, meter.peak = Mark.of(meter), meter.live
         torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients, foreach=device.type == "cuda"))
         optimizer.step(1.0)
-    state = sum(map(stored, optimizer.state().values()))
-    blocks = [sum(map(stored, block.parameters())) for block in model.blocks]
+    timeline = (meter.timeline[: computed.operations], meter.timeline[updated.operations :])
+    ends = (made.events, computed.events, given.events, updated.events)
     element = dtype.itemsize if dtype else 4
     return StepTrace(
         parts=found,
-        micro_batch=micro_batch,
-        timeline=Timeline(
-            (TimelineSegment.of(meter.timeline[:ended]),), (TimelineSegment.of(meter.timeline[started:]),)
-        ),
-        allocations=(
-            Allocations(
-                meter.events[:made],
-                meter.events[made:computed],
-                frozenset(meter.kept),
-                meter.events[given:updated],
-                meter.events[updated:],
-            ),
-        ),
-        update=meter.work.minus(earlier),
+        micro_batch=computed.work,
+        update=meter.work.minus(updated.work),
+        timeline=Timeline(*((TimelineSegment.of(part),) for part in timeline)),
+        allocations=(_allocations(meter, *ends),),
         targets=count,
-        parameters=sum(p.numel() for p in parameters),
+        parameters=sum(p.numel() for p in model.parameters()),
         weights=weights,
         gradients=sum(map(stored, gradients)),
-        optimizer=state,
+        optimizer=sum(map(stored, optimizer.state().values())),
         copies=copies,
         activations=activations,
         growing=growing,
-        extra=meter.peak - before,
+        extra=meter.peak - updated.live,
         workspace=workspace(device),
-        block=max(blocks, default=0),
+        block=max((sum(map(stored, block.parameters())) for block in model.blocks), default=0),
         cache=element * model.cache_per_token if isinstance(model, LanguageModel) else 0,
-        stream=stream[0] if stream else (),
+        stream=stream,
+    )
+
+
+def _backward(
+    meter: Meter, module: Loss, batch: Batch, count: int, autocast: AbstractContextManager
+) -> tuple[int, ...]:
+    """A micro-batch forward and backward. The shape of what the first block reads; () if there is no block."""
+    shapes: list[tuple[int, ...]] = []
+    trained = [p for p in module.parameters() if p.requires_grad]
+    hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in trained]
+    for block in list(module.model.blocks)[:1]:
+        hooks.append(block.register_forward_pre_hook(lambda _, given: shapes.extend(tuple(x.shape) for x in given[:1])))
+    with autocast:
+        loss = module(batch, count)
+    loss.backward()
+    for hook in hooks:
+        hook.remove()
+    return shapes[0] if shapes else ()
+
+
+def _zero_gradients(model: Model) -> list[Tensor]:
+    """Gradients of all parameters that are trained, for an update."""
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p)
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def _allocations(meter: Meter, made: int, computed: int, given: int, updated: int) -> Allocations:
+    """The events of memory, by what was done meanwhile."""
+    events = meter.events
+    return Allocations(
+        events[:made], events[made:computed], frozenset(meter.kept), events[given:updated], events[updated:]
     )
 
 
