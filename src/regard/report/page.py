@@ -15,7 +15,8 @@ from regard.pages.html import chart_section, folded, key_values, section, table
 from regard.pages.numbers import count, duration, plural, unit
 from regard.report import figures
 from regard.report.config_diff import flatten, format_value
-from regard.report.facts import Facts, Recipe, best_validation, gather, tail
+from regard.report.facts import Facts, Recipe, gather
+from regard.report.trend import best_validation, tail
 from regard.report.words import next_step, summary
 from regard.runs import Run
 from regard.runs.disk import JsonObject, replace_file

@@ -11,7 +11,8 @@ from regard.config.parts import with_options
 from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, short, unit
 from regard.report.config_diff import command
-from regard.report.facts import Facts, around, best_validation, tail, trend
+from regard.report.facts import Facts
+from regard.report.trend import FEW, around, best_validation, tail, trend
 from regard.train.live import loss_in_words
 
 _KINDS = {
@@ -228,7 +229,8 @@ def next_step(facts: Facts) -> NextStep:
     if story == "flat" and "width" in model:
         wider = command(facts.recipe, changes | {"model.width": 2 * model["width"]})
         return NextStep("More steps would change little. Try a wider model:", wider)
-    factor = 10 if story in ("short", "unknown") else 2
+    # A long run is short only for the noise of its losses.
+    factor = 10 if story in ("short", "unknown") and len(facts.loss) < 4 * FEW else 2
     why = "Train for much longer:" if factor == 10 else "Train for longer:"
     return NextStep(why, f"{resume} --steps {factor * facts.steps}{with_options()}")
 
