@@ -111,6 +111,7 @@ def test_two_records_are_no_convergence():
     loss = [4.17, 2.6, 2.3, 2.1, 2.05, 2.0, 2.01]
     assert trend(facts(loss, [2.04, 1.94])) == "falls"
     assert trend(facts(loss)) == trend(facts(loss, [1.94, 1.94])) == "short"
+    assert trend(facts(loss, [1.95, 1.94, 1.94])) == "short"
     assert "converged" not in words(facts(loss, [2.04, 1.94])) + words(facts(loss))
 
 
@@ -200,6 +201,13 @@ def test_the_loss_of_a_sample_has_its_interval():
     assert "1.7000 ± 0.0196. Evaluations read a sample" in words(run)
     assert "validation, with its 95% interval" in loss_figure(run)
     assert "1.7000 ± 0.0196" in tiles(run)
+
+
+def test_other_measures_than_the_loss_are_told():
+    run = facts(falling(), [1.9, 1.7], judged={"accuracy": 0.95, "accuracy_2x": 0.5})
+    assert "The last evaluation measured accuracy 0.9500, accuracy 2x 0.5000." in words(run)
+    assert "<b>0.9500</b><span>validation accuracy</span>" in tiles(run)
+    assert "accuracy" not in words(facts(falling(), [1.9, 1.7])) + tiles(facts(falling(), [1.9, 1.7]))
 
 
 def test_the_gap_between_training_and_validation():

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 
 from regard.config import dump
 from regard.config.choice import kinds
+from regard.data import SyntheticConfig
 from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
 from regard.report.inspection import Inspection, ModelSize, attempt, inspect, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 from regard.tasks import TaskConfig
 from regard.train import Experiment
+from regard.train.evaluate import judged
 
 Curve = list[tuple[float, float]]
 Recipe = tuple[str, Experiment]  # with its name
@@ -34,7 +36,8 @@ class Facts:
     step: int = 0
     loss: Curve = field(default_factory=list)
     validation: Curve = field(default_factory=list)
-    validation_errors: dict[int, float] = field(default_factory=dict)  # standard errors, of samples, by step
+    validation_errors: dict[float, float] = field(default_factory=dict)  # standard errors, of samples, by step
+    judged: dict[str, float] = field(default_factory=dict)  # measures of the last evaluation, if not the loss alone
     rate: Curve = field(default_factory=list)
     speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
@@ -83,6 +86,11 @@ class Facts:
         return f"{self._task.measured_in} per {self.unit}"
 
     @property
+    def generated(self) -> bool:
+        """Whether its data are generated problems."""
+        return _table(self.config.get("data")).get("kind") == SyntheticConfig.kind
+
+    @property
     def _task(self) -> type[TaskConfig]:
         return kinds(TaskConfig).get(str(_table(self.config.get("task")).get("kind")), TaskConfig)
 
@@ -115,6 +123,7 @@ def gather(run: Run, recipe: Recipe | None = None, seconds: float | None = None)
         changes=[d for d in differences(config, dump(base)) if d.key not in AUTOMATIC] if base else [],
         unusual=unusual_settings(config),
         step=max((m["step"] for m in metrics if "diverged" not in m), default=0),
+        judged=attempt([], "", lambda: last_judged(run, metrics)) or {},
         samples=run.samples(),
         size=size,
         inspection=inspection,
@@ -132,6 +141,12 @@ def records(run: Run) -> list[JsonObject]:
     if last is None or last.step <= logged:
         return metrics
     return [*metrics, {"step": last.step, **{name: last.state.get(name) for name in ("tokens", "seconds")}}]
+
+
+def last_judged(run: Run, metrics: Sequence[JsonObject]) -> dict[str, float]:
+    """The measures by which the task is judged, in the last evaluation."""
+    last = next((record for record in reversed(metrics) if "validation_loss" in record), {})
+    return judged(run.load(TaskConfig, "task").build(), last)
 
 
 def curves(metrics: Sequence[JsonObject]) -> JsonObject:

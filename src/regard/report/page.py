@@ -112,6 +112,8 @@ def tiles(facts: Facts) -> str:
     if facts.validation:
         step, best = best_validation(facts.validation)
         shown.append((loss_in_words(best, facts.validation_errors.get(step)), "best validation loss"))
+    for name, value in list(facts.judged.items())[:1]:  # the parts of it are in the summary
+        shown.append((f"{value:.4f}", f"validation {name.replace('_', ' ')}"))
     if facts.loss:
         shown.append((f"{tail(facts.loss):.4f}", "training loss"))
     shown.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
@@ -162,7 +164,9 @@ def losses(facts: Facts) -> str:
 
 
 def samples(facts: Facts) -> str:
-    """Texts that the model generated, from the start to the end of training."""
+    """Texts that the model generated, from the start to the end of training. Without a problem there is no answer."""
+    if facts.generated:
+        return ""
     records = facts.samples
     last = len(records) - 1
     kept = sorted({round(i * last / (SAMPLES - 1)) for i in range(SAMPLES)}) if len(records) > SAMPLES else []

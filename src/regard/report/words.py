@@ -13,6 +13,7 @@ from regard.pages.numbers import count, duration, join_words, plural, short, uni
 from regard.report.config_diff import command
 from regard.report.facts import Facts
 from regard.report.trend import FEW, around, best_validation, tail, trend
+from regard.train.evaluate import in_words
 from regard.train.live import loss_in_words
 
 _KINDS = {
@@ -110,6 +111,9 @@ def validation(facts: Facts) -> Iterator[str]:
         yield f"The best validation loss, {lowest}, was at step {step:,}; the last was {ended}."
     if errors:
         yield "Evaluations read a sample of the validation text: ± is half of the 95% interval."
+    if facts.judged:
+        longer = f"; `regard evaluate {facts.path} --part test{with_options()}` measures longer problems too"
+        yield f"The last evaluation measured {in_words(facts.judged)}{longer if facts.generated else ''}."
 
 
 def direction(facts: Facts) -> Iterator[str]:
