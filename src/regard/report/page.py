@@ -19,7 +19,9 @@ from regard.report.facts import Facts, Recipe, gather
 from regard.report.trend import best_validation, tail
 from regard.report.words import next_step, summary
 from regard.runs import Run
+from regard.runs.asked import ASKED
 from regard.runs.disk import JsonObject, replace_file
+from regard.runs.paths import FOLDER
 from regard.runs.waiting import waiting
 from regard.train.live import loss_in_words
 
@@ -250,8 +252,13 @@ def config(facts: Facts) -> str:
 
 def environment(facts: Facts) -> str:
     """Where it ran."""
-    rows = [(key, format_value(value)) for key, value in facts.environment.items() if value is not None]
-    return section("Environment", "", key_values(rows) if rows else "")
+    # The folder of the start is written relative to that of the run, so it says nothing here.
+    known = {key: value for key, value in facts.environment.items() if value is not None and key != FOLDER}
+    asked = known.pop(ASKED, None)
+    content = key_values((key, format_value(value)) for key, value in known.items()) if known else ""
+    if asked is not None:
+        content += folded("Requested config", f'<pre class="passage">{escape(str(asked))}</pre>')
+    return section("Environment", "", content)
 
 
 def notes(facts: Facts) -> str:
