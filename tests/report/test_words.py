@@ -203,6 +203,14 @@ def test_the_loss_of_a_sample_has_its_interval():
     assert "1.7000 ± 0.0196" in tiles(run)
 
 
+def test_the_training_loss_says_what_it_is_the_mean_of():
+    run = facts([9.0] * 30 + [5.0, 5.0, 2.0])
+    assert "fell from 9.00 to 4.000 nats per token (mean of the last 3 records);" in words(run)
+    assert "<b>4.0000</b><span>training loss (mean of the last 3 records)</span>" in tiles(run)
+    assert "training loss (mean of the last 10 records)" in tiles(facts(flat(100)))
+    assert "training loss</span>" in tiles(facts([3.0]))
+
+
 def test_other_measures_than_the_loss_are_told():
     run = facts(falling(), [1.9, 1.7], judged={"accuracy": 0.95, "accuracy_2x": 0.5})
     assert "The last evaluation measured accuracy 0.9500, accuracy 2x 0.5000." in words(run)

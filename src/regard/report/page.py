@@ -17,7 +17,7 @@ from regard.report import figures
 from regard.report.config_diff import flatten, format_value
 from regard.report.facts import Facts, Recipe, gather
 from regard.report.trend import best_validation, tail
-from regard.report.words import next_step, summary
+from regard.report.words import next_step, over_tail, summary
 from regard.runs import Run
 from regard.runs.asked import ASKED
 from regard.runs.disk import JsonObject, replace_file
@@ -117,7 +117,7 @@ def tiles(facts: Facts) -> str:
     for name, value in list(facts.judged.items())[:1]:  # the parts of it are in the summary
         shown.append((f"{value:.4f}", f"validation {name.replace('_', ' ')}"))
     if facts.loss:
-        shown.append((f"{tail(facts.loss):.4f}", "training loss"))
+        shown.append((f"{tail(facts.loss):.4f}", f"training loss{over_tail(facts)}"))
     shown.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
     if facts.seconds:
         shown.append((duration(facts.seconds), "time"))

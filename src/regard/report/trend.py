@@ -90,22 +90,23 @@ def best_validation(validation: Curve) -> tuple[int, float]:
 
 def tail(curve: Curve) -> float:
     """The mean of the last tenth, at least three records: single batches vary."""
-    return _mean(curve[-_stretch(curve) :])
+    return _mean(curve[-tail_records(curve) :])
 
 
 def lowest_stretch(curve: Curve) -> float:
     """The lowest mean of any tenth of the run."""
-    size = _stretch(curve)
+    size = tail_records(curve)
     return min(_mean(curve[i : i + size]) for i in range(len(curve) - size + 1))
 
 
 def around(curve: Curve, step: float) -> float:
     """The mean of the records up to a step, as many as `tail` takes."""
     before = [point for point in curve if point[0] <= step] or curve[:1]
-    return _mean(before[-_stretch(curve) :])
+    return _mean(before[-tail_records(curve) :])
 
 
-def _stretch(curve: Curve) -> int:
+def tail_records(curve: Curve) -> int:
+    """How many records `tail` is the mean of."""
     return min(len(curve), max(3, len(curve) // 10))
 
 

@@ -12,7 +12,7 @@ from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, short, unit
 from regard.report.config_diff import command
 from regard.report.facts import Facts
-from regard.report.trend import FEW, around, best_validation, tail, trend
+from regard.report.trend import FEW, around, best_validation, tail, tail_records, trend
 from regard.train.evaluate import in_words
 from regard.train.live import loss_in_words
 
@@ -84,9 +84,15 @@ def losses(facts: Facts) -> Iterator[str]:
         yield f"One loss is recorded: {first:.3f} {facts.loss_unit} at step {facts.loss[0][0]:,}{known}."
         return
     moved = "fell" if last < first else "rose"
-    yield f"The training loss {moved} from {first:.2f} to {last:.3f} {facts.loss_unit}{known}."
+    yield f"The training loss {moved} from {first:.2f} to {last:.3f} {facts.loss_unit}{over_tail(facts)}{known}."
     if guess is not None and last >= guess:
         yield "That is no better than uniform guessing: the model has learned nothing useful."
+
+
+def over_tail(facts: Facts) -> str:
+    """What the training loss of the report is the mean of: it differs from the last record, where the chart ends."""
+    records = tail_records(facts.loss)
+    return f" (mean of the last {records} records)" if records > 1 else ""
 
 
 def validation(facts: Facts) -> Iterator[str]:
