@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -21,6 +22,7 @@ from regard.look.pictures.align import (
     align,
     check,
     draw,
+    figure,
     merge_tokens,
     over_source,
     page,
@@ -134,6 +136,30 @@ def test_a_drawing_fits_the_terminal_and_shows_every_word_once(width, words, nam
     if name == "w":
         shown = [word for line in lines if line.startswith(" ") for word in line.split()]
         assert shown[:words] == [f"w{i}" for i in range(words)]
+
+
+@pytest.mark.parametrize("words", [["il", "<end>"], ["Wim", "mmm"], ["OQOQOQ", "und"], ["ЩЖ"], ["漢字"]])
+def test_no_word_is_cut_off_at_the_edge(words):
+    """By the widths of DejaVu Sans, one of the wider fonts; a Chinese character is a square."""
+    draw_text = pytest.importorskip("matplotlib.ft2font").FT2Font
+    font = draw_text(pytest.importorskip("matplotlib.font_manager").findfont("DejaVu Sans"))
+    font.set_size(13, 72)
+
+    def width(word):
+        if word == "漢字":
+            return 26
+        font.set_text(word)
+        return font.get_width_height()[0] / 64
+
+    drawn, wide, _ = figure(Alignment(words, words, [HeadMap("attention", torch.eye(len(words)))]))
+    page = ET.fromstring(f"<svg>{drawn}</svg>")
+    ends = [(one.text or "", float(one.get("x", 0))) for one in page.iter("text") if one.get("text-anchor") == "end"]
+    assert [word for word, _ in ends] == words
+    assert all(x - width(word) >= 0 for word, x in ends)
+    for word, one in zip(words, [one for one in page.iter("text") if one.get("transform")], strict=True):
+        x, y = map(float, str(one.get("transform")).partition("(")[2].partition(")")[0].split())
+        assert y - math.sin(math.radians(50)) * width(word) >= 0
+        assert x + math.cos(math.radians(50)) * width(word) <= wide
 
 
 def test_shades_grow_with_the_weight_and_color_is_optional():

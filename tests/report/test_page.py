@@ -16,6 +16,8 @@ from regard.pages.html import sha256
 from regard.report import ModelMeasurements, gather, report_at_end, write
 from regard.report.page import page
 from regard.runs import Run
+from regard.runs.asked import ASKED
+from regard.runs.paths import FOLDER
 from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
 from warm_process import regard
 
@@ -108,6 +110,21 @@ def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
     assert "layer 1</li>" in html  # as on the page of `regard serve`, not blocks.0
     assert "blocks.0</li>" not in html
     assert all(svg in seen.tags for svg in ("svg", "title", "desc", "details"))
+
+
+def test_the_requested_config_keeps_its_lines(text, tmp_path):
+    run = trained(tmp_path, experiment(text), [])
+    path = run.file("environment.json")
+    asked = 'seed = 1\n\n[data]\npath = "<b>"\n'
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {ASKED: asked}), encoding="utf-8")
+    html = page(gather(run))
+    checked(html)
+    _, _, shown = html.partition("<h2>Environment</h2>")
+    assert "<summary>Requested config</summary>" in shown
+    assert "seed = 1\n\n[data]\npath = &quot;&lt;b&gt;&quot;\n</pre>" in shown
+    assert f'<th scope="row">{ASKED}<' not in shown
+    assert f'<th scope="row">{FOLDER}<' not in shown
+    assert '<th scope="row">torch<' in shown
 
 
 def test_without_held_out_text(text, tmp_path):

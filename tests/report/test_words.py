@@ -14,10 +14,11 @@ from regard.look import Head
 from regard.look.capture.layer_names import LayerName, layer_names
 from regard.recipes import get
 from regard.report.config_diff import AUTOMATIC, differences
-from regard.report.facts import Facts, curves, trend
+from regard.report.facts import Facts, curves
 from regard.report.figures import entropy_chart, loss_figure
 from regard.report.inspection import Inspection, ModelSize, PositionLosses
 from regard.report.page import losses, tiles
+from regard.report.trend import trend
 from regard.report.words import next_step, summary
 
 STEPS = 4000
@@ -105,6 +106,47 @@ def test_longer_training_continues_the_run():
     assert next_step(RUNS["short"]).command == "regard resume runs/made --steps 40000"
 
 
+def test_two_records_are_no_convergence():
+    """Sixty steps, a record every ten: two noisy losses in the last quarter, and a validation loss that falls."""
+    loss = [4.17, 2.6, 2.3, 2.1, 2.05, 2.0, 2.01]
+    assert trend(facts(loss, [2.04, 1.94])) == "falls"
+    assert trend(facts(loss)) == trend(facts(loss, [1.94, 1.94])) == "short"
+    assert trend(facts(loss, [1.95, 1.94, 1.94])) == "short"
+    assert "converged" not in words(facts(loss, [2.04, 1.94])) + words(facts(loss))
+
+
+def test_convergence_is_seen_through_the_noise_or_not_at_all():
+    noisy = [loss + 0.5 * (-1) ** i for i, loss in enumerate(flat(40))]
+    assert trend(facts(noisy)) == "short"
+    assert trend(facts(flat(40))) == trend(facts(flat(40), [1.6, 1.599])) == "flat"
+    assert trend(facts(flat(40), [1.8, 1.6])) == "falls"  # the validation loss does not agree
+    assert trend(facts(noisy, [1.8, 1.6, 1.6, 1.599])) == "flat"
+    assert next_step(facts(noisy)).command == "regard resume runs/made --steps 8000"
+
+
+@given(
+    records=st.integers(1, 400),
+    noise=st.floats(0, 1),
+    rate=st.floats(0.06, 0.3),
+    validation=st.sampled_from([0, 2, 4, 8]),
+)
+def test_a_loss_that_falls_is_never_called_converged(records, noise, rate, validation):
+    """In each quarter it falls by more than a twentieth, whatever the number of records and their noise."""
+
+    def curve(count, sway=0.0):
+        return [4 * (1 - rate) ** (4 * (i + 1) / count) + sway * (-1) ** i for i in range(count)]
+
+    told = words(facts(curve(records, noise), curve(validation) if validation else ()))
+    assert "converged" not in told
+
+
+@given(loss=st.lists(st.floats(0.1, 10), min_size=1, max_size=19), validation=st.lists(st.floats(0.1, 10), max_size=3))
+def test_few_records_are_never_called_converged(loss, validation):
+    """Fewer than five in the last quarter, evaluations included."""
+    enough = len(loss) - 3 * len(loss) // 4 + (len(validation) + 3) // 4 >= 5
+    assert enough or trend(facts(loss, validation)) != "flat"
+
+
 def test_a_suggestion_differs_from_the_setting():
     most = {**CONFIG, "model": {**CONFIG["model"], "dropout": 0.5}}
     assert next_step(replace(RUNS["overfits"], config=most)).command.endswith("--train.steps 2000")
@@ -159,6 +201,21 @@ def test_the_loss_of_a_sample_has_its_interval():
     assert "1.7000 ± 0.0196. Evaluations read a sample" in words(run)
     assert "validation, with its 95% interval" in loss_figure(run)
     assert "1.7000 ± 0.0196" in tiles(run)
+
+
+def test_the_training_loss_says_what_it_is_the_mean_of():
+    run = facts([9.0] * 30 + [5.0, 5.0, 2.0])
+    assert "fell from 9.00 to 4.000 nats per token (mean of the last 3 records);" in words(run)
+    assert "<b>4.0000</b><span>training loss (mean of the last 3 records)</span>" in tiles(run)
+    assert "training loss (mean of the last 10 records)" in tiles(facts(flat(100)))
+    assert "training loss</span>" in tiles(facts([3.0]))
+
+
+def test_other_measures_than_the_loss_are_told():
+    run = facts(falling(), [1.9, 1.7], judged={"accuracy": 0.95, "accuracy_2x": 0.5})
+    assert "The last evaluation measured accuracy 0.9500, accuracy 2x 0.5000." in words(run)
+    assert "<b>0.9500</b><span>validation accuracy</span>" in tiles(run)
+    assert "accuracy" not in words(facts(falling(), [1.9, 1.7])) + tiles(facts(falling(), [1.9, 1.7]))
 
 
 def test_the_gap_between_training_and_validation():

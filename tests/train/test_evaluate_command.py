@@ -95,3 +95,24 @@ def test_a_file_for_a_translation_model_is_a_sentence_with_the_command(tmp_path)
     run = Run.create(tmp_path, "pairs", "", {})
     with pytest.raises(UserError, match=r"regard translate .*pairs --file SOURCES --reference TRANSLATIONS"):
         other_text(EvaluateOptions(file="x.tsv"), run, get("translate-transformer"), cast(LoadedModel, None))
+
+
+def test_a_training_tells_by_what_its_task_is_judged(tmp_path):
+    """The accuracy of the last evaluation: in the terminal and in the report as measured by `regard evaluate`."""
+    tiny = "--model.layers 1 --model.width 16 --data.size 2 --data.validation 64 --train.steps 40".split()  # noqa: SIM905
+    done = regard(tmp_path, "train", "toy-copy", "--name", "copy", *tiny)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(regard(tmp_path, "evaluate", "runs/copy", "--part", "validation", "--json").stdout)
+    words = f"accuracy {found['accuracy']:.4f}"
+    assert done.stdout.splitlines()[0].endswith(f", {words}")
+    assert f", {words}\n" in done.stderr  # of the evaluation
+    assert done.stdout.splitlines()[2:] == ["evaluate: regard evaluate runs/copy --part test"]
+    html = (tmp_path / "runs" / "copy" / "report.html").read_text(encoding="utf-8")
+    assert f"<b>{found['accuracy']:.4f}</b><span>validation accuracy</span>" in html
+    assert f"The last evaluation measured {words}; " in html
+    assert "<h2>Loss</h2>" in html
+    assert "<h2>Samples</h2>" not in html  # without a problem there is no answer
+
+
+def test_a_language_model_is_judged_by_its_loss(folder):
+    assert "measured" not in (folder / "runs" / "one" / "report.html").read_text(encoding="utf-8").split("<h2>Loss")[0]

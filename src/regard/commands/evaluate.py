@@ -100,7 +100,7 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     from regard.data import SyntheticConfig
     from regard.models.device import parameter_device
     from regard.tasks import Measured
-    from regard.train.evaluate import measure
+    from regard.train.evaluate import in_words, measure
     from regard.train.precision import Precision
 
     task, config = experiment.task.build(), experiment.data
@@ -125,10 +125,9 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     )
     unit = "tokens" if isinstance(config, SyntheticConfig) else "examples"
     summary = {"run": str(run.path), "step": loaded.step, "part": options.part, unit: count, "loss": loss.loss}
-    words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
     what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} {unit}"
     what += "" if options.source is None else f" of {data.name}"
-    options.show({**summary, **measures}, f"{what}: {words}; loss {loss.loss:.4f}")
+    options.show({**summary, **measures}, f"{what}: {in_words(measures)}; loss {loss.loss:.4f}")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -197,27 +197,43 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
         shown = {name: value for name, value in result._asdict().items() if name != "until"}
         print(json.dumps({**shown, "path": str(result.path)}))
     elif not result.interrupted:
-        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{validation_in_words(run, result)}")
+        validated = validation_in_words(run, result, experiment)
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{validated}")
         print(f"report: {run.file('report.html')}")
-        if experiment.model.generates:
-            verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
-            print(f"{verb}: regard {verb} {result.path}{with_options()}")
-        elif experiment.task.kind in ("classification", "tagging", "answering"):
-            print(f"predict: regard predict {result.path} TEXT{with_options()}")
+        for line in next_commands(experiment, run):
+            print(line + with_options())
     return 130 if result.interrupted else 0
 
 
-def validation_in_words(run: Run, result: TrainingResult) -> str:
-    """The validation loss, and how much of the validation part it is of."""
+def next_commands(experiment: Experiment, run: Run) -> Iterator[str]:
+    """What to do with the trained model."""
+    from regard.data import SyntheticConfig
+    from regard.tasks import Measured
+
+    generated, task = isinstance(experiment.data, SyntheticConfig), experiment.task
+    labelled = not experiment.model.generates and isinstance(task.build(), Measured)
+    if generated or (labelled and run.config["data"].get("test")):
+        yield f"evaluate: regard evaluate {run.path} --part test"
+    if experiment.model.generates and not generated:
+        verb = "translate" if experiment.data.kind == "pairs" else "generate"
+        yield f"{verb}: regard {verb} {run.path}"
+    elif task.kind in ("classification", "tagging", "answering"):
+        yield f"predict: regard predict {run.path} TEXT"
+
+
+def validation_in_words(run: Run, result: TrainingResult, experiment: Experiment) -> str:
+    """The validation loss, what else the task is judged by, and how much of the validation part they are of."""
+    from regard.train.evaluate import judged_in_words
     from regard.train.live import loss_in_words
 
     if result.validation_loss is None:
         return ""
     record = next(record for record in reversed(run.metrics()) if "validation_loss" in record)
     found = f", validation loss {loss_in_words(result.validation_loss, record.get('validation_error'))}"
-    if (share := record.get("validation_share")) is None:
-        return found
-    found += f" (95 %), on {share:.2g} of the validation part"
+    share, others = record.get("validation_share"), judged_in_words(experiment.task.build(), record)
+    if share is None:
+        return found + others
+    found += f" (95 %){others}, on {share:.2g} of the validation part"
     if run.config["data"].get("kind", "text") != "text":
         return found
     return f"{found}; regard evaluate {result.path}{with_options()} reads all of it"

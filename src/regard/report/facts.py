@@ -5,25 +5,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
 from regard.config import dump
 from regard.config.choice import kinds
+from regard.data import SyntheticConfig
 from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
 from regard.report.inspection import Inspection, ModelSize, attempt, inspect, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 from regard.tasks import TaskConfig
 from regard.train import Experiment
+from regard.train.evaluate import judged
 
 Curve = list[tuple[float, float]]
 Recipe = tuple[str, Experiment]  # with its name
-Trend = Literal["diverged", "unknown", "short", "worse", "overfits", "falls", "flat"]
-
-#: A relative change of the loss below this is ignored.
-NOTICEABLE = 0.01
-#: With fewer records than this, there is no trend.
-FEW = 5
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,8 @@ class Facts:
     step: int = 0
     loss: Curve = field(default_factory=list)
     validation: Curve = field(default_factory=list)
-    validation_errors: dict[int, float] = field(default_factory=dict)  # standard errors, of samples, by step
+    validation_errors: dict[float, float] = field(default_factory=dict)  # standard errors, of samples, by step
+    judged: dict[str, float] = field(default_factory=dict)  # measures of the last evaluation, if not the loss alone
     rate: Curve = field(default_factory=list)
     speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
@@ -90,6 +86,11 @@ class Facts:
         return f"{self._task.measured_in} per {self.unit}"
 
     @property
+    def generated(self) -> bool:
+        """Whether its data are generated problems."""
+        return _table(self.config.get("data")).get("kind") == SyntheticConfig.kind
+
+    @property
     def _task(self) -> type[TaskConfig]:
         return kinds(TaskConfig).get(str(_table(self.config.get("task")).get("kind")), TaskConfig)
 
@@ -122,6 +123,7 @@ def gather(run: Run, recipe: Recipe | None = None, seconds: float | None = None)
         changes=[d for d in differences(config, dump(base)) if d.key not in AUTOMATIC] if base else [],
         unusual=unusual_settings(config),
         step=max((m["step"] for m in metrics if "diverged" not in m), default=0),
+        judged=attempt([], "", lambda: last_judged(run, metrics)) or {},
         samples=run.samples(),
         size=size,
         inspection=inspection,
@@ -139,6 +141,12 @@ def records(run: Run) -> list[JsonObject]:
     if last is None or last.step <= logged:
         return metrics
     return [*metrics, {"step": last.step, **{name: last.state.get(name) for name in ("tokens", "seconds")}}]
+
+
+def last_judged(run: Run, metrics: Sequence[JsonObject]) -> dict[str, float]:
+    """The measures by which the task is judged, in the last evaluation."""
+    last = next((record for record in reversed(metrics) if "validation_loss" in record), {})
+    return judged(run.load(TaskConfig, "task").build(), last)
 
 
 def curves(metrics: Sequence[JsonObject]) -> JsonObject:
@@ -186,66 +194,9 @@ def number(value: object) -> float | None:
     return float(value)
 
 
-def trend(facts: Facts) -> Trend:
-    """The label of this run; the most serious one that applies."""
-    if facts.failed:
-        return "diverged"
-    if not facts.loss:
-        return "unknown"
-    if len(facts.loss) < FEW:
-        return "short"
-    late, lowest = tail(facts.loss), lowest_stretch(facts.loss)
-    if late > lowest + max(0.1, 0.1 * lowest):
-        return "worse"
-    if len(facts.validation) > 1:
-        (at, best), (_, last) = best_validation(facts.validation), facts.validation[-1]
-        if last > best * (1 + NOTICEABLE):
-            return "overfits" if late < around(facts.loss, at) else "worse"
-    judged = facts.validation if len(facts.validation) > 2 else smooth(facts.loss)
-    before = [value for step, value in judged if step <= 0.75 * judged[-1][0]]
-    return "falls" if before and before[-1] - judged[-1][1] > NOTICEABLE * before[-1] else "flat"
-
-
-def best_validation(validation: Curve) -> tuple[int, float]:
-    """Step and value of the lowest validation loss."""
-    step, value = min(validation, key=lambda point: point[1])
-    return int(step), value
-
-
-def tail(curve: Curve) -> float:
-    """The mean of the last tenth, at least three records: single batches vary."""
-    return _mean(curve[-_stretch(curve) :])
-
-
-def lowest_stretch(curve: Curve) -> float:
-    """The lowest mean of any tenth of the run."""
-    size = _stretch(curve)
-    return min(_mean(curve[i : i + size]) for i in range(len(curve) - size + 1))
-
-
-def around(curve: Curve, step: float) -> float:
-    """The mean of the records up to a step, as many as `tail` takes."""
-    before = [point for point in curve if point[0] <= step] or curve[:1]
-    return _mean(before[-_stretch(curve) :])
-
-
-def smooth(curve: Curve) -> Curve:
-    """The curve of the means of the latest tenth."""
-    size = _stretch(curve)
-    return [(step, _mean(curve[max(0, i - size + 1) : i + 1])) for i, (step, _) in enumerate(curve)]
-
-
 def _table(value: object) -> JsonObject:
     """A table of a record; empty if it is something else, as in a damaged file."""
     return value if isinstance(value, dict) else {}
-
-
-def _stretch(curve: Curve) -> int:
-    return min(len(curve), max(3, len(curve) // 10))
-
-
-def _mean(points: Curve) -> float:
-    return sum(value for _, value in points) / len(points)
 
 
 def _date(run: Run) -> str:

@@ -15,10 +15,13 @@ from regard.pages.html import chart_section, folded, key_values, section, table
 from regard.pages.numbers import count, duration, plural, unit
 from regard.report import figures
 from regard.report.config_diff import flatten, format_value
-from regard.report.facts import Facts, Recipe, best_validation, gather, tail
-from regard.report.words import next_step, summary
+from regard.report.facts import Facts, Recipe, gather
+from regard.report.trend import best_validation, tail
+from regard.report.words import next_step, over_tail, summary
 from regard.runs import Run
+from regard.runs.asked import ASKED
 from regard.runs.disk import JsonObject, replace_file
+from regard.runs.paths import FOLDER
 from regard.runs.waiting import waiting
 from regard.train.live import loss_in_words
 
@@ -111,8 +114,10 @@ def tiles(facts: Facts) -> str:
     if facts.validation:
         step, best = best_validation(facts.validation)
         shown.append((loss_in_words(best, facts.validation_errors.get(step)), "best validation loss"))
+    for name, value in list(facts.judged.items())[:1]:  # the parts of it are in the summary
+        shown.append((f"{value:.4f}", f"validation {name.replace('_', ' ')}"))
     if facts.loss:
-        shown.append((f"{tail(facts.loss):.4f}", "training loss"))
+        shown.append((f"{tail(facts.loss):.4f}", f"training loss{over_tail(facts)}"))
     shown.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
     if facts.seconds:
         shown.append((duration(facts.seconds), "time"))
@@ -161,7 +166,9 @@ def losses(facts: Facts) -> str:
 
 
 def samples(facts: Facts) -> str:
-    """Texts that the model generated, from the start to the end of training."""
+    """Texts that the model generated, from the start to the end of training. Without a problem there is no answer."""
+    if facts.generated:
+        return ""
     records = facts.samples
     last = len(records) - 1
     kept = sorted({round(i * last / (SAMPLES - 1)) for i in range(SAMPLES)}) if len(records) > SAMPLES else []
@@ -245,8 +252,13 @@ def config(facts: Facts) -> str:
 
 def environment(facts: Facts) -> str:
     """Where it ran."""
-    rows = [(key, format_value(value)) for key, value in facts.environment.items() if value is not None]
-    return section("Environment", "", key_values(rows) if rows else "")
+    # The folder of the start is written relative to that of the run, so it says nothing here.
+    known = {key: value for key, value in facts.environment.items() if value is not None and key != FOLDER}
+    asked = known.pop(ASKED, None)
+    content = key_values((key, format_value(value)) for key, value in known.items()) if known else ""
+    if asked is not None:
+        content += folded("Requested config", f'<pre class="passage">{escape(str(asked))}</pre>')
+    return section("Environment", "", content)
 
 
 def notes(facts: Facts) -> str:

@@ -11,7 +11,9 @@ from regard.config.parts import with_options
 from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, short, unit
 from regard.report.config_diff import command
-from regard.report.facts import Facts, around, best_validation, tail, trend
+from regard.report.facts import Facts
+from regard.report.trend import FEW, around, best_validation, tail, tail_records, trend
+from regard.train.evaluate import in_words
 from regard.train.live import loss_in_words
 
 _KINDS = {
@@ -82,9 +84,15 @@ def losses(facts: Facts) -> Iterator[str]:
         yield f"One loss is recorded: {first:.3f} {facts.loss_unit} at step {facts.loss[0][0]:,}{known}."
         return
     moved = "fell" if last < first else "rose"
-    yield f"The training loss {moved} from {first:.2f} to {last:.3f} {facts.loss_unit}{known}."
+    yield f"The training loss {moved} from {first:.2f} to {last:.3f} {facts.loss_unit}{over_tail(facts)}{known}."
     if guess is not None and last >= guess:
         yield "That is no better than uniform guessing: the model has learned nothing useful."
+
+
+def over_tail(facts: Facts) -> str:
+    """What the training loss of the report is the mean of: it differs from the last record, where the chart ends."""
+    records = tail_records(facts.loss)
+    return f" (mean of the last {records} records)" if records > 1 else ""
 
 
 def validation(facts: Facts) -> Iterator[str]:
@@ -109,6 +117,9 @@ def validation(facts: Facts) -> Iterator[str]:
         yield f"The best validation loss, {lowest}, was at step {step:,}; the last was {ended}."
     if errors:
         yield "Evaluations read a sample of the validation text: ± is half of the 95% interval."
+    if facts.judged:
+        longer = f"; `regard evaluate {facts.path} --part test{with_options()}` measures longer problems too"
+        yield f"The last evaluation measured {in_words(facts.judged)}{longer if facts.generated else ''}."
 
 
 def direction(facts: Facts) -> Iterator[str]:
@@ -228,7 +239,8 @@ def next_step(facts: Facts) -> NextStep:
     if story == "flat" and "width" in model:
         wider = command(facts.recipe, changes | {"model.width": 2 * model["width"]})
         return NextStep("More steps would change little. Try a wider model:", wider)
-    factor = 10 if story in ("short", "unknown") else 2
+    # A long run is short only for the noise of its losses.
+    factor = 10 if story in ("short", "unknown") and len(facts.loss) < 4 * FEW else 2
     why = "Train for much longer:" if factor == 10 else "Train for longer:"
     return NextStep(why, f"{resume} --steps {factor * facts.steps}{with_options()}")
 

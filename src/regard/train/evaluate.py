@@ -108,6 +108,30 @@ def measure(
     return loss, task.metrics(torch.stack(statistics).sum(0))
 
 
+def judged(task: Task, measures: Mapping[str, object]) -> dict[str, float]:
+    """The measure of an evaluation by which the task is judged, and its parts, such as by length; {} if by the loss."""
+    best = task.best if isinstance(task, Measured) else None
+    if best is None:
+        return {}
+    named = {key.removeprefix("validation_"): value for key, value in measures.items() if key.startswith("validation_")}
+    mine = {name: value for name, value in named.items() if name == best or name.startswith(f"{best}_")}
+    return {name: float(value) for name, value in mine.items() if isinstance(value, int | float)}
+
+
+def in_words(measures: Mapping[str, float]) -> str:
+    """Measures for a person.
+
+    >>> in_words({"accuracy": 0.95, "accuracy_2x": 0.68})
+    'accuracy 0.9500, accuracy 2x 0.6800'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
+
+
+def judged_in_words(task: Task, measures: Mapping[str, object]) -> str:
+    """What follows the loss of an evaluation, such as ", accuracy 0.9500"; empty if the loss is all."""
+    return f", {in_words(found)}" if (found := judged(task, measures)) else ""
+
+
 def score(model: Model, task: Task, batches: Iterable[Batch], precision: Precision) -> LossSum:
     """The loss over ``batches``, summed over the task's terms."""
     sums = sum_terms(task.terms, model, task, batches, precision).values()

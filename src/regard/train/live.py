@@ -11,6 +11,7 @@ from regard.models import flops_per_token
 from regard.runs.curve import MARK, plot
 from regard.runs.waiting import clock
 from regard.train.device import measured_peak, memory
+from regard.train.evaluate import judged_in_words
 from regard.train.experiment import Experiment
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
@@ -38,6 +39,7 @@ class LiveLine(Observer):
         self._idle = start.step >= self._steps
         if self._idle:
             return
+        self._task = start.experiment.task.build()
         self._device, self._unit = start.device, f"{start.experiment.task.unit}s"
         self._dtype, self._flops = start.dtype, flops_per_token(start.model)
         self._share = self._flops / measured_peak(start.device, start.dtype)
@@ -94,6 +96,7 @@ class LiveLine(Observer):
         self._evaluation = [f"validation {found}"]
         share = measures.get("validation_share")
         of = "" if share is None else f", on {share:.2g} of the validation part"
+        found += judged_in_words(self._task, measures)
         if not (self._live and self._stays):
             self._say(f"step {step:,}  validation loss {found}{of}")
 

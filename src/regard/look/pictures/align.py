@@ -31,6 +31,7 @@ LEVELS = (0.05, 0.15, 0.35, 0.65)  # lower bounds of the shades
 LONGEST = 14  # terminal columns per word
 KINDS = (".svg", ".png", ".html")  # of a picture
 INKS = 10  # shades of a small map
+WIDE = "mw@%<>+="  # letters; capitals and other alphabets are taken to be as wide
 CELL, GAP, NAME = 22, 18, 12  # pixels: a cell of the large map, between maps, the name of a small one
 
 
@@ -189,10 +190,17 @@ def svg(alignments: Sequence[Alignment]) -> str:
     return picture(title, about, width + 2 * GAP, y, drawn)
 
 
+def pixels(word: str) -> float:
+    """No less than the width of a word in a usual font of 13 pixels, so that no word is cut off."""
+    wide = sum(letter in WIDE or letter.isupper() or letter > "\u02af" for letter in word)
+    return 14.0 * wide + 8.4 * (len(word) - wide)
+
+
 def figure(alignment: Alignment) -> tuple[str, float, float]:
     """One alignment, its width and height: the mean with its words, then a small map of each head."""
-    left = 8 + 7.8 * max(len(word) for word in alignment.target)
-    top = 14 + 5.6 * max(len(word) for word in alignment.source)
+    left = 8 + max(pixels(word) for word in alignment.target)
+    longest = max(pixels(word) for word in alignment.source)
+    top = 14 + 0.77 * longest  # at 50 degrees
     wide, high = CELL * len(alignment.source), CELL * len(alignment.target)
     parts = [rectangle("ground", wide, high, x=left, y=top)]
     for i, (word, weights) in enumerate(zip(alignment.target, alignment.mean.tolist(), strict=True)):
@@ -205,7 +213,7 @@ def figure(alignment: Alignment) -> tuple[str, float, float]:
     for j, word in enumerate(alignment.source):
         at = f"translate({left + j * CELL + 14:.0f} {top - 6:.0f}) rotate(-50)"
         parts.append(tag("text", escape(word), transform=at))
-    width = left + wide + 4 * max(len(word) for word in alignment.source)
+    width = left + wide + 0.65 * longest
     if len(alignment.maps) == 1:
         return "".join(parts), width, top + high
     y = top + high + GAP + 8
