@@ -33,7 +33,7 @@ class PlanOptions(CommandOptions):
     layout: Layout = field(default_factory=Layout, metadata={"help": "how the ranks share the work"})
     hardware: str | None = option(None, "plan for a100, h100, h200 or b200 by its data sheet; default: this machine")
     memory: float | None = option(None, "GB of each device; default: that of the hardware, or of this machine")
-    measure: bool = option(True, "measure five small steps on this machine to predict the time of a step")
+    measure: bool = option(True, "do not measure small steps on this machine, so no time of a step is predicted")
 
 
 def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
