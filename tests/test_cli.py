@@ -193,7 +193,10 @@ BAD = {
         "'nothing' is neither a run in runs nor a recipe; choose from",
     ),
     "no such run": (["info", "nothing"], "there is no run"),
-    "no run at all": (["generate"], "regard train"),
+    "no run at all": (["generate"], "there is no run in runs; train one first (regard train)"),
+    "no run to serve": (["serve"], "there is no run in runs; train one first (regard train)"),
+    "no run to translate with": (["translate", "hello"], "there is no run in runs that translates 'hello'"),
+    "no seconds": (["train", "--train.seconds", "abc"], "write `--train.seconds 120`"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
     "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
 }

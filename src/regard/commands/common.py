@@ -119,7 +119,7 @@ def newest_run(runs: Path, preferred: Callable[[Run], bool]) -> Run:
         raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
     configs = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.lstat().st_mtime, reverse=True)
     if not configs:
-        raise UserError(f"there is no run in {runs}; train one first: regard train")
+        raise no_run(runs)
     newest = Run.open(configs[0].parent)
     if preferred(newest):
         return newest
@@ -128,6 +128,11 @@ def newest_run(runs: Path, preferred: Callable[[Run], bool]) -> Run:
             if preferred(run := Run.open(config.parent)):
                 return run
     return newest
+
+
+def no_run(runs: Path) -> UserError:
+    """The error for a folder without runs, or that is not there."""
+    return UserError(f"there is no run in {runs}; train one first (regard train), or give another with --runs FOLDER")
 
 
 def trained(run: Run) -> bool:
