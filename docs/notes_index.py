@@ -23,10 +23,10 @@ Notes on attention and Transformers as pages that run: each formula, a reference
 regard that serves it, and an assertion that ties them. `make test` executes every block of every page.
 
 ```sh
-regard learn --no-open                # writes the pages and the notebooks as HTML without links to the network
+regard learn --no-browser             # writes the pages and the notebooks as HTML without links to the network
 ```
 
-Without `--no-open` the browser opens them; `regard learn attention` or `regard learn lab` opens one.
+Without `--no-browser` the browser opens them; `regard learn attention` or `regard learn lab` opens one.
 
 """
 #: The lab and the projects, in this order.

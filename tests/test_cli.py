@@ -9,10 +9,11 @@ from typing import Literal
 import pytest
 
 from regard.cli import COMMANDS, main
+from regard.commands import options_of
 from regard.commands.recipes import listing
 from regard.commands.train import TrainOptions, read_experiment
 from regard.config import argument, option, override, parse, to_toml
-from regard.config.command_line import help_text, read_options
+from regard.config.command_line import help_text, options_of_table, read_options
 from regard.config.table import Table
 from regard.errors import UserError
 from regard.recipes import get, names
@@ -192,7 +193,10 @@ BAD = {
         "'nothing' is neither a run in runs nor a recipe; choose from",
     ),
     "no such run": (["info", "nothing"], "there is no run"),
-    "no run at all": (["generate"], "regard train"),
+    "no run at all": (["generate"], "there is no run in runs; train one first (regard train)"),
+    "no run to serve": (["serve"], "there is no run in runs; train one first (regard train)"),
+    "no run to translate with": (["translate", "hello"], "there is no run in runs that translates 'hello'"),
+    "no seconds": (["train", "--train.seconds", "abc"], "write `--train.seconds 120`"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
     "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
 }
@@ -261,6 +265,13 @@ def test_help_lists_every_option_with_its_default():
     shown = help_text(Table(Every), "regard every", "About it.")
     for words in ("[WORD] [REST ...]", "--top-k INT", "--many INT ...", "--no-browser ", "a|b", "(default: 0.0)"):
         assert words in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_negative_flag_describes_the_negative(name):
+    for path, (field, _) in options_of_table(options_of(name)).items():
+        if field.default is True:
+            assert field.metadata["help"].startswith(("only ", "do not ")), f"{name} --no-{path}"
 
 
 def test_the_config_of_a_run_is_an_experiment(tmp_path):

@@ -16,7 +16,7 @@ from regard.pages.markdown import markup
 
 
 def test_all_pages_open_without_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["learn", "--no-open", "--out", str(tmp_path), "--json"]) == 0
+    assert cli.main(["learn", "--no-browser", "--out", str(tmp_path), "--json"]) == 0
     pages = json.loads(capsys.readouterr().out)["pages"]
     sources = [*(ROOT / "docs" / "notes").glob("*.md"), *(ROOT / "docs" / "notebooks").glob("*.ipynb")]
     assert set(pages) == {path.stem for path in sources}
@@ -39,14 +39,14 @@ def test_all_pages_open_without_a_network(tmp_path: Path, capsys: pytest.Capture
 def test_a_page_is_opened_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    for given, name in (((), "index"), (("recurrent",), "recurrent"), (("--no-open",), None)):
+    for given, name in (((), "index"), (("recurrent",), "recurrent"), (("--no-browser",), None)):
         opened.clear()
         assert cli.main(["learn", *given, "--out", str(tmp_path)]) == 0
         assert opened == ([] if name is None else [(tmp_path / f"{name}.html").as_uri()])
 
 
 def test_an_unknown_page_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["learn", "recurent", "--no-open"]) == 2
+    assert cli.main(["learn", "recurent", "--no-browser"]) == 2
     assert "'recurent'; there are index, " in capsys.readouterr().err
 
 

@@ -17,6 +17,7 @@ from regard.data import ImageData, ImagesConfig
 from regard.data.images.arrays import ImageSet, LabeledImages, idx_images, pack, read_idx, unpack
 from regard.data.images.augment import affine, color, crop, cutmix, erase, flip, mixup, recolor
 from regard.data.images.data import Augmentation, to_floats
+from regard.data.images.folder import read_image
 from regard.data.origins.source import Unavailable, read_members
 from regard.errors import UserError
 
@@ -326,6 +327,12 @@ def test_a_folder_that_cannot_be_read_is_named(change, message: str, tmp_path: P
         (tmp_path / "broken" / label / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n and nothing more")
     with pytest.raises(UserError, match=message):
         ImagesConfig(**change).build(0)
+
+
+def test_an_image_that_is_not_there_is_no_broken_one(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    with pytest.raises(UserError, match=r"^there is no file .*nothere\.png$"):
+        read_image(tmp_path / "nothere.png", 3)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ def tokens(rows: int = 2, length: int = 6) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"width": 10, "heads": 4}, "width 10 is not divisible by 4 heads; heads = 2 would do"),
+        ({"width": 10, "heads": 4}, "width 10 is not divisible by 4 heads; heads = 5 would do"),
+        ({"width": 128, "heads": 3}, "width 128 is not divisible by 3 heads; heads = 4 would do"),
+        ({"width": 60, "heads": 9}, "width 60 is not divisible by 9 heads; heads = 10 would do"),
+        ({"width": 128, "heads": 6}, "width 128 is not divisible by 6 heads; heads = 4 would do"),
         ({"heads": 2, "kv_heads": 3}, "2 heads cannot share 3 key/value heads evenly"),
         ({"kv_heads": 0}, "cannot share 0 key/value heads"),
         ({"layers": 0}, "layers must be at least 1, not 0"),

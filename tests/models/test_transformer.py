@@ -35,7 +35,7 @@ def count(config: TransformerConfig, part: str = "") -> int:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"width": 10, "heads": 4}, "width 10 is not divisible by 4 heads; heads = 2 would do"),
+        ({"width": 10, "heads": 4}, "width 10 is not divisible by 4 heads; heads = 5 would do"),
         ({"layers": 0}, "layers must be at least 1, not 0"),
         ({"decoder_layers": 0}, "decoder_layers must be at least 1, not 0"),
         ({"source_vocabulary": 0}, "source_vocabulary must be at least 1, not 0"),

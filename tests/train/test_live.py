@@ -55,6 +55,18 @@ def test_plain_lines_say_everything(text, tmp_path, monkeypatch):
     assert lines[-1].startswith("done: 8 steps, 256 tokens")
 
 
+@pytest.mark.parametrize(("share", "words"), [(0.1234, "on 12 % of"), (0.004, "on 0.4 % of"), (None, "")])
+def test_a_loss_on_a_part_of_the_validation_set_says_how_much_of_it(text, tmp_path, share, words):
+    class Partly(LiveLine):
+        def evaluated(self, step, measures):
+            super().evaluated(step, measures if share is None else {**measures, "validation_share": share})
+
+    out, wanted = io.StringIO(), experiment(text)
+    train(wanted, start(tmp_path, wanted), [Partly(out)])
+    line = next(line for line in out.getvalue().splitlines() if line.startswith("step 4  validation"))
+    assert line.endswith(f", {words} the validation set") if words else "the validation set" not in line
+
+
 def test_plain_lines_come_seldom(text, tmp_path):
     out = io.StringIO()
     wanted = experiment(text, evaluate_every=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from regard.commands.common import CheckpointOptions, naming_options
+from regard.commands.common import CheckpointOptions, naming_options, open_run, say_newest
 from regard.config import option
 from regard.errors import UserError
 from regard.runs.folder import CHAT
@@ -30,7 +30,9 @@ def chat(options: ChatOptions) -> int:
     answer.
     """
     options.check_at_least_one("tokens")
-    run = options.open()
+    run = open_run(options.run, options.runs, preferred=lambda one: one.file(CHAT).exists())
+    if options.run is None:
+        say_newest(run)
     from regard.data.chats.template import ChatFormat
     from regard.generate import Sampling, TextGenerator
     from regard.generate.chat import Conversation

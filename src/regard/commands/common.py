@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -55,12 +56,15 @@ def in_columns(about: Mapping[str, str]) -> str:
 class RunOptions(CommandOptions):
     """Options of a command about one run."""
 
-    run: str | None = argument(None, "the run's folder or name; default: the newest run")
+    run: str | None = argument(None, "the run's folder or name; default: the newest run that was trained here")
     runs: Path = option(RUNS, "the folder that holds runs")
 
     def open(self) -> Run:
-        """The run."""
-        return open_run(self.run, self.runs)
+        """The run; if it is not named, a line says which one it is."""
+        run = open_run(self.run, self.runs)
+        if self.run is None:
+            say_newest(run)
+        return run
 
 
 @dataclass(frozen=True)
@@ -103,15 +107,43 @@ def is_run(text: str, runs: Path) -> bool:
     return bool(text) and any(os.path.isfile(folder / "config.toml") for folder in (runs / text, Path(text)))
 
 
-def open_run(run: str | None, runs: Path) -> Run:
-    """The run with that folder or name; the newest if it is None."""
+def say_newest(run: Run) -> None:
+    """Say on standard error which run a command without the name of one has taken."""
+    if not rank():
+        print(printable(f"the newest run: {run.path}"), file=sys.stderr, flush=True)
+
+
+def newest_run(runs: Path, preferred: Callable[[Run], bool]) -> Run:
+    """The newest of the preferred runs; if there are none, the newest of all."""
+    if runs.exists() and not runs.is_dir():
+        raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
+    configs = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.lstat().st_mtime, reverse=True)
+    if not configs:
+        raise no_run(runs)
+    newest = Run.open(configs[0].parent)
+    if preferred(newest):
+        return newest
+    for config in configs[1:]:
+        with suppress(UserError):  # an older run that is damaged is not in the way
+            if preferred(run := Run.open(config.parent)):
+                return run
+    return newest
+
+
+def no_run(runs: Path) -> UserError:
+    """The error for a folder without runs, or that is not there."""
+    return UserError(f"there is no run in {runs}; train one first (regard train), or give another with --runs FOLDER")
+
+
+def trained(run: Run) -> bool:
+    """Whether a run was trained here: `regard chat smollm2` leaves one of elsewhere, not meant by default."""
+    return not run.imported
+
+
+def open_run(run: str | None, runs: Path, preferred: Callable[[Run], bool] = trained) -> Run:
+    """The run with that folder or name; if it is None, the newest one that is ``preferred``."""
     if run is None:
-        if runs.exists() and not runs.is_dir():
-            raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
-        found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.lstat().st_mtime)
-        if not found:
-            raise UserError(f"there is no run in {runs}; train one first: regard train")
-        return Run.open(found[-1].parent)
+        return newest_run(runs, preferred)
     if os.path.isfile(Path(run) / "config.toml"):
         return Run.open(Path(run))
     # A name among the runs, also beside a folder of that name, such as the one that a model was imported from.

@@ -45,7 +45,7 @@ class CompareOptions(CommandOptions):
     workers: int | None = option(None, "trainings at a time; default: one per core or GPU")
     name: str | None = option(None, "the folder's name; default: from the contenders")
     out: Path = option(RUNS / "comparisons", "the folder for comparisons")
-    plan: bool = option(False, "state the sizes, the steps and the total time, and end")
+    plan: bool = option(False, "state the sizes, the steps and the total time, write nothing, and end")
 
 
 def compare(options: CompareOptions, keys: Mapping[str, object]) -> int:
@@ -70,7 +70,7 @@ def compare(options: CompareOptions, keys: Mapping[str, object]) -> int:
     contenders, own = read_contenders(chosen, keys)
     name = options.name or (words[0] if chosen.about else slug([one.name for one in contenders]))
     folder = options.out / name
-    made = schedule(contenders, own, settings_of(options, chosen), folder, tell)
+    made = schedule(contenders, own, settings_of(options, chosen), folder, tell, keep=not options.plan)
     arithmetic = "\n".join([columns_text(*made.sizes()), "", *made.arithmetic()])
     if options.plan:
         steps = {one.name: one.steps for one in made.contenders}

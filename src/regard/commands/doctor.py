@@ -11,6 +11,11 @@ def doctor(options: RunOptions) -> int:
     and examines its newest checkpoint and its data. The exit code is 1 if there are findings.
     """
     run = options.open()
+    if run.imported:
+        about = "the model was imported, without its training and its data: there is nothing to examine"
+        summary = {"run": str(run.path), "findings": [], "left_out": [about], "damaged": run.damaged}
+        options.show(summary, f"{run.path}: {about}; `regard prove {run.path}` tests what it computes")
+        return 0
     from regard.doctor import examine
 
     with waiting("examining"):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import CheckpointOptions, is_run, naming_options
+from regard.commands.common import CheckpointOptions, is_run, naming_options, open_run
 from regard.commands.lines import read_lines, standard_input
 from regard.config import option
 from regard.errors import UserError
@@ -74,7 +74,7 @@ def generate(options: GenerateOptions) -> int:
     if not named:
         options = replace(options, **run_among_values(options))
     options.check()
-    run = options.open()  # a mistyped name is reported before torch is imported
+    run = open_run(options.run, options.runs)  # a mistyped name is reported before torch is imported
     if run.table("data").get("kind") == "pairs":
         raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
     from regard.models.base import ModelConfig

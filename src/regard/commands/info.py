@@ -29,7 +29,7 @@ def info(options: RunOptions) -> int:
     }
     sizes = ", ".join(f"{key} {model[key]}" for key in ("layers", "heads", "width", "context") if key in model)
     of = f" of {summary['of']:,}" if summary["of"] else ""
-    verb = "imported from" if data.get("kind") == "imported" else "on"
+    verb = "imported from" if run.imported else "on"
     lines = [
         f"{run.path}: {model.get('kind')} ({sizes}) {verb} {data.get('path') or data.get('source')}",
         f"step {summary['steps']:,}{of}, {summary['seconds']:.0f} s, checkpoints {run.steps()}",

@@ -18,7 +18,7 @@ class LearnOptions(CommandOptions):
 
     page: str | None = argument(None, "the page to open, such as attention or lab; default: the index")
     out: Path | None = option(None, "the folder for the pages and the notebooks; default: one in the cache")
-    open: bool = option(True, "open the page in a browser")
+    browser: bool = option(True, "only write the pages and print where they are")
 
 
 def learn(options: LearnOptions) -> int:
@@ -38,7 +38,7 @@ def learn(options: LearnOptions) -> int:
     pictures = [path for one in sources.values() for path in one.parent.glob("pictures/*.svg")]
     replace_files(folder / "pictures", {path.name: text(path) for path in pictures})  # that the notebooks show
     opened = (folder / f"{page}.html").resolve()
-    if options.open:
+    if options.browser:
         webbrowser.open(opened.as_uri())
     options.show({"page": str(opened), "pages": titles}, f"{in_columns(titles)}\n{opened}")
     return 0

@@ -33,7 +33,7 @@ class PlanOptions(CommandOptions):
     layout: Layout = field(default_factory=Layout, metadata={"help": "how the ranks share the work"})
     hardware: str | None = option(None, "plan for a100, h100, h200 or b200 by its data sheet; default: this machine")
     memory: float | None = option(None, "GB of each device; default: that of the hardware, or of this machine")
-    measure: bool = option(True, "measure five small steps on this machine to predict the time of a step")
+    measure: bool = option(True, "do not measure small steps on this machine, so no time of a step is predicted")
 
 
 def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
@@ -65,14 +65,42 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
         precision = "float32" if hardware is None and device.type == "cpu" else "bfloat16"
         experiment = replace(experiment, train=replace(experiment.train, precision=precision))
     limit = options.memory * 1e9 if options.memory else None if hardware else capacity(device)
+    experiment, assumed = with_vocabulary(experiment)
     experiment, batches = batches_of(experiment)
     measured = hardware is None and options.measure and device.type in FLOPS
     law = measured_law(experiment, batches, device) if measured else None
     traced = device if hardware is None and device.type in FLOPS else torch.device("cpu")
     ranks = {"gpus": options.gpus, "layout": options.layout}
     made = make(experiment, **ranks, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
-    options.show(made.record(), "\n".join(lines(made, options.hardware or ("h100" if hardware else device.type))))
+    text = "\n".join([*assumed, *lines(made, options.hardware or ("h100" if hardware else device.type))])
+    options.show({**made.record(), "assumed": assumed}, text)
     return 0
+
+
+def with_vocabulary(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """The experiment with the vocabulary that training gives its model, and what had to be assumed.
+
+    One that the config or a preset sets is kept: `--model gpt3-175b` is planned with its own.
+    """
+    from regard.data import TextConfig
+    from regard.data.sources import find_source
+
+    model, data = experiment.model, experiment.data
+    if experiment.init is not None or not isinstance(data, TextConfig):
+        return experiment, []
+    default = type(model)().vocabulary
+    if model.vocabulary != default:
+        return experiment, []
+    size = data.tokenizer.known_size()
+    if size is None and data.path is None and find_source(data.source).cached() is not None:
+        size = data.build(model.context).vocabulary  # a source is small, and after a training its tokens are cached
+    if size is not None:
+        return replace(experiment, model=model.reading(size, None)), []
+    text = data.path or f"'{data.source}'"
+    return experiment, [
+        f"a vocabulary of {default} is assumed: that of {text} is known when it has been read; give another with "
+        "--model.vocabulary"
+    ]
 
 
 def measured_law(experiment: Experiment, batches: Batches, device: torch.device) -> SpeedLaw:

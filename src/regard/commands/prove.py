@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Literal
 
-from regard.commands.common import RUNS, CommandOptions, check_parent, is_run, open_run, split_names
+from regard.commands.common import RUNS, CommandOptions, check_parent, is_run, open_run, say_newest, split_names
 from regard.config import argument, hint, option
 from regard.errors import UserError
 from regard.runs.disk import JsonObject
@@ -41,7 +41,7 @@ class ProveOptions(CommandOptions):
     target: str | None = argument(
         None,
         "a recipe, a run's folder or name, or hf:FOLDER with the config.json of a transformers model; "
-        "default: the newest run",
+        "default: the newest run that was trained here",
     )
     claims: str | None = option(None, "only these, such as future,step; default: all that apply", metavar="CLAIM,CLAIM")
     effort: Literal["quick", "full"] = option("quick", "how many cases each claim is tested on")
@@ -77,6 +77,8 @@ def prove(options: ProveOptions) -> int:
             raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
         if target is None or is_run(target, options.runs):
             run = open_run(target, options.runs)
+            if target is None:
+                say_newest(run)
             target = target or str(run.path)
     options = replace(options, target=target)
     subject, certificate = _certified(options, target, run)
@@ -112,7 +114,7 @@ def _certified(options: ProveOptions, target: str, run: Run | None) -> tuple[Mod
     from regard.prove import certify
 
     names, quietly = split_names(options.claims), nullcontext()
-    with waiting("preparing") as progress:
+    with waiting(f"preparing {target}") as progress:
         if target.startswith(FOREIGN):
             from regard.prove.foreign import CLAIMS, folder_subject, quiet
 
@@ -121,7 +123,13 @@ def _certified(options: ProveOptions, target: str, run: Run | None) -> tuple[Mod
         else:
             subject = _recipe(options) if run is None else _run(options, run)
         with quietly:
-            found = certify(subject, claims=names, effort=options.effort, seed=options.seed, progress=progress)
+            found = certify(
+                subject,
+                claims=names,
+                effort=options.effort,
+                seed=options.seed,
+                progress=lambda line: progress(f"{target}: {line}"),
+            )
     return subject, found
 
 

@@ -32,7 +32,7 @@ class ScaleOptions(CommandOptions):
     )
     seeds: int = option(1, "trainings of each size and length, with different seeds")
     larger: float = option(4.0, "the model that is predicted has so many times the parameters of the largest")
-    test: bool = option(True, "train the larger model too, and compare its loss with the prediction")
+    test: bool = option(True, "only predict: do not train the larger model to compare its loss with the prediction")
     workers: int | None = option(None, "trainings side by side; default: one per core, or one per GPU")
     out: Path = option(Path("scale"), "the folder for trainings and results; the same command continues in it")
 

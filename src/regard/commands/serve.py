@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from regard.commands.common import RUNS, CommandOptions
+from regard.commands.common import RUNS, CommandOptions, no_run
 from regard.config import option
 from regard.errors import UserError
 
@@ -31,9 +31,7 @@ def serve(options: ServeOptions) -> int:
     if options.port is not None and not 0 <= options.port <= 65535:
         raise UserError(f"--port must be from 0 to 65535, not {options.port}")
     if not runs.is_dir():
-        raise UserError(
-            f"there is no folder {runs}; train a run first (regard train), or give another with --runs FOLDER"
-        )
+        raise no_run(runs)
     try:
         import starlette  # noqa: F401 (installed?)
         import uvicorn  # noqa: F401 (installed?)

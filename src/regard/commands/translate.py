@@ -16,11 +16,11 @@ from regard.config import argument, nearest, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.runs.waiting import progress, waiting
+from regard.runs.waiting import waiting
 from regard.untrusted import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from regard.generate.translation import TranslatedLine, TranslationModel, Translator
 
@@ -66,6 +66,11 @@ def translate(options: TranslateOptions) -> int:
     name, texts, picture = split_positional(options)
     if options.test and (texts or options.file or options.reference):
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
+    if name is None and texts and not has_runs(options.runs):
+        raise UserError(
+            f"there is no run in {options.runs} that translates {texts[0]!r}; train one first (regard train "
+            "translate-transformer), or name one before the text: regard translate RUN TEXT"
+        )
     run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
     from regard.generate.translation import load_translation_model
@@ -124,8 +129,14 @@ def split_positional(options: TranslateOptions) -> tuple[str | None, list[str], 
 
 
 def _like_a_name(word: str, runs: Path) -> bool:
+    from regard.convert.published import MODELS
+
     names = [path.parent.name for path in runs.glob("[!.]*/config.toml")] if runs.is_dir() else []
-    return "/" in word or not names or nearest(word, names) is not None
+    return "/" in word or word in MODELS or nearest(word, names) is not None
+
+
+def has_runs(runs: Path) -> bool:
+    return any(runs.glob("[!.]*/config.toml"))
 
 
 def sentences_of_run(model: TranslationModel, run: Run, test: bool) -> Lines:
@@ -152,15 +163,21 @@ def translate_lines(
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     with stream or contextlib.nullcontext():
-        results = translator.translate(lines.texts)
-        if stream is not None or quiet or not sys.stdout.isatty():  # else the printed lines are the progress
-            results = progress(results, len(lines.texts), "lines")
-        for line in results:
-            translated.append(line)
-            if stream is not None or not quiet:
-                text = output_lines(line, len(translated), translator.nbest)
-                print(printable(text) if terminal else text, file=stream, flush=stream is None)
+        watched = stream is not None or quiet or not sys.stdout.isatty()  # else the printed lines are the progress
+        with decoding(len(lines.texts)) if watched else contextlib.nullcontext(lambda count: None) as decoded:
+            for line in translator.translate(lines.texts, decoded):
+                translated.append(line)
+                if stream is not None or not quiet:
+                    text = output_lines(line, len(translated), translator.nbest)
+                    print(printable(text) if terminal else text, file=stream, flush=stream is None)
     return translated, time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def decoding(total: int) -> Iterator[Callable[[int], object]]:
+    """A status line of how many lines are decoded; yields what to call with their number."""
+    with waiting(f"0 of {total:,} lines") as say:
+        yield lambda count: say(f"{count:,} of {total:,} lines", count / max(1, total))
 
 
 def output_lines(line: TranslatedLine, number: int, nbest: int) -> str:

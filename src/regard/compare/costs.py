@@ -60,11 +60,11 @@ class Costs(NamedTuple):
 
 
 def known_costs(
-    contenders: Sequence[Contender], data: Data[Batch], folder: Path, threads: int, say: Say
+    contenders: Sequence[Contender], data: Data[Batch], folder: Path, threads: int, say: Say, keep: bool = True
 ) -> list[Costs]:
     """The costs in ``costs.json`` of the folder, if they are of these contenders; otherwise they are measured.
 
-    A comparison that continues so has the same numbers of steps.
+    A comparison that continues so has the same numbers of steps. ``keep``: write what was measured to that file.
     """
     described = "\n".join([str(threads), *(to_toml(one.experiment) for one in contenders)])
     digest = hashlib.sha256(described.encode()).hexdigest()
@@ -82,7 +82,8 @@ def known_costs(
     finally:
         torch.set_num_threads(before)
     record = {"contenders": digest, "costs": [one._asdict() for one in found]}
-    replace_files(folder, {FILE: json.dumps(record)})
+    if keep:
+        replace_files(folder, {FILE: json.dumps(record)})
     return found
 
 

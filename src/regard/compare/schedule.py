@@ -143,8 +143,12 @@ def schedule(
     settings: ComparisonSettings,
     folder: Path,
     say: Say,
+    keep: bool = True,
 ) -> ComparisonSchedule:
-    """Make contenders alike, solve for their sizes, measure their steps, and count how many make up each length."""
+    """Make contenders alike, solve for their sizes, measure their steps, and count how many make up each length.
+
+    ``keep``: write the measurements to the folder, so that the trainings have these numbers of steps.
+    """
     check(settings)
     alike = made_alike(contenders, own)
     first = alike[0].experiment
@@ -154,7 +158,7 @@ def schedule(
     entered = [sized(one, data, budget.params) for one in alike]
     workers = settings.workers or default_workers([one.experiment for one in entered])
     threads = max(1, cores() // workers)
-    costs = known_costs(entered, data, folder, threads, say)
+    costs = known_costs(entered, data, folder, threads, say, keep)
     epoch = data.epoch(first.data.batch, first.train.micro_batches)
     least = max(1, round(LEAST * min(1.0, settings.scale)))  # a first impression need not be equal to 2 %
     steps = [

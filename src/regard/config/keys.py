@@ -26,7 +26,8 @@ def option(default: T, help: str, **metadata: object) -> T:
     """A field with a default and a line of help: `width: int = option(128, "features per token")`.
 
     Its range: `least` and `most`, or without the ends `above` and `below`; `check` refuses other numbers.
-    For options of a command: `metavar` is shown instead of the type, `repeated` takes one value each time.
+    `example` is a valid value for errors, where the default is none. For options of a command: `metavar` is shown
+    instead of the type, `repeated` takes one value each time.
     """
     return field(default=default, metadata={"help": help, **metadata})
 

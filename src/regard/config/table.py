@@ -257,6 +257,6 @@ def default_of(field: Field[object]) -> object:
 
 
 def example_of(field: Field[object]) -> object:
-    """A field's default as a plain value; None where that would be no example."""
-    default = default_of(field)
+    """A field's own example, or its default as a plain value; None where that would be no example."""
+    default = field.metadata.get("example", default_of(field))
     return None if default is MISSING or default is None or default == () else plain(default)

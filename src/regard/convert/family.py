@@ -6,16 +6,20 @@ A class in a file outside of the package is registered when it is defined (`--wi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
-from regard.config import dump
+from regard.config import dump, override
+from regard.config.key_path import flag_text
 from regard.config.notation import JsonObject
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
 from regard.models.parts import AttentionModelConfig, BlocksConfig
+from regard.nn.norm import LayerNormConfig, RMSNormConfig
+from regard.nn.positions.position import RotaryConfig
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
 _NEUTRAL = """
@@ -140,6 +144,14 @@ def families() -> dict[str, type[Family]]:
 
 def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
     """The family and the `config.json` of a model; a ``UserError`` if no model type computes the same."""
+    if (found := _computing_the_same(config)) is not None:
+        return found
+    onnx = "; an ONNX file needs no family: regard export RUN FILE.onnx" if config.reads == "text" else ""
+    raise UserError(f"no family of published models has the parts of this {config.kind}; {_in_the_way(config)}{onnx}")
+
+
+def _computing_the_same(config: ModelConfig) -> tuple[Family, JsonObject] | None:
+    """The family and the `config.json` of the model type that computes the same; None if there is none."""
     for kind, family in families().items():
         found = family()
         fields = found.settings(kind, config)
@@ -151,10 +163,66 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
             continue
         if back == _computing(config):
             return found, {"model_type": kind, **fields}
-    raise UserError(
-        f"no family of published models has the parts of this {config.kind}; those that can be exported: "
-        f"{', '.join(families())}"
-    )
+    return None
+
+
+def _in_the_way(config: ModelConfig) -> str:
+    """The parts that the nearest model type does not have, and the options that give a model of this type."""
+    found = {kind: near for kind in families() if (near := _nearest(kind, config)) is not None}
+    if not found:
+        return f"those that can be exported: {', '.join(families())}"
+    kind = min(found, key=lambda kind: len(found[kind]))
+    old, new = dump(config), found[kind]
+    parts = ", ".join(f"model.{name} = {_short(old.get(name))}" for name in new)
+    options = " ".join(f"--model.{name} {_short(value)}" for name, value in new.items())
+    return f"in the way of the nearest, {kind}, are {parts}: a run that is trained with {options} can be exported"
+
+
+def _nearest(kind: str, config: ModelConfig) -> JsonObject | None:
+    """The values with which a config becomes one of a model type; None if they are not only other parts."""
+    family = families()[kind]()
+    variants = [config]
+    if isinstance(config, AttentionModelConfig):  # most types say nothing about a config with another norm
+        variants += [replace(config, norm=LayerNormConfig())]
+        variants += [replace(config, norm=RMSNormConfig(), position=RotaryConfig())]
+    for variant in variants:
+        try:
+            fields = family.settings(kind, variant)
+            back = None if fields is None else family.config(kind, Settings(fields))
+        except (UserError, ValueError):
+            continue
+        if isinstance(back, type(config)):
+            ours, theirs, plain = _computing(config), _computing(back), dump(back)
+            new = {name: plain.get(name) for name in ours | theirs if ours.get(name) != theirs.get(name)}
+            if _is_reached(kind, config, new):
+                return _fewest(kind, config, new)
+    return None
+
+
+def _fewest(kind: str, config: ModelConfig, new: JsonObject) -> JsonObject:
+    """Those of the values that are needed; the size of tables that are left out is not."""
+    for name in list(new):
+        others = {key: value for key, value in new.items() if key != name}
+        if _is_reached(kind, config, others):
+            new = others
+    return new
+
+
+def _is_reached(kind: str, config: ModelConfig, new: JsonObject) -> bool:
+    """Whether the options of ``new`` give a config that a model type computes."""
+    words = [word for name, value in new.items() for word in (f"--{name}", _short(value))]
+    try:
+        found = _computing_the_same(override(config, words))
+    except UserError:
+        return False
+    return found is not None and found[1]["model_type"] == kind
+
+
+def _short(plain: object) -> str:
+    """A value as an option: a part by its kind."""
+    if isinstance(plain, Mapping):
+        return str(plain["kind"])
+    return "none" if plain is None else flag_text(plain)
 
 
 def _computing(config: ModelConfig) -> JsonObject:
@@ -169,4 +237,6 @@ def _computing(config: ModelConfig) -> JsonObject:
         table.pop(name, None)
     for name in ("balance", "z", "dropout"):
         table.get("feedforward", {}).pop(name, None)
+    if table.get("ngrams") == 1:  # there are no tables
+        table.pop("buckets", None)
     return table

@@ -106,8 +106,7 @@ def load_trained(run: Run, device: torch.device | str = "cpu", step: int | None 
         return TrainedModel(model.to(device).eval(), None, *about)
     if not run.file(TOKENIZER).exists():
         raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")
-    imported = run.table("data").get("kind") == "imported"
-    lossless = not isinstance(model.text_reader, Encoder) and not (imported and isinstance(model, Seq2SeqModel))
+    lossless = not isinstance(model.text_reader, Encoder) and not (run.imported and isinstance(model, Seq2SeqModel))
     tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=lossless)
     if tokenizer.size > model.config.vocabulary:
         raise UserError(

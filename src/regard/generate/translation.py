@@ -1,7 +1,7 @@
 """Sequence-to-sequence decoding, and translation of lines: encode them, decode batches of similar lengths."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -102,8 +102,13 @@ class Translator:
             text, [*ids[:room], self.specials.end], max(0, len(ids) - room), left_out or self._unknown(seen)
         )
 
-    def translate(self, lines: Sequence[str]) -> Iterator[TranslatedLine]:
-        """Each line with its translations, in order; the batches do not change any of them."""
+    def translate(
+        self, lines: Sequence[str], decoded: Callable[[int], object] = lambda count: None
+    ) -> Iterator[TranslatedLine]:
+        """Each line with its translations, in order; the batches do not change any of them.
+
+        ``decoded`` is called after each batch with the number of lines so far, many of which are not in turn yet.
+        """
         for first in range(0, len(lines), AHEAD * self.batch):
             encoded = [self.encode(text) for text in lines[first : first + AHEAD * self.batch]]
             filled = (i for i, line in enumerate(encoded) if not line.empty)
@@ -114,6 +119,7 @@ class Translator:
                 for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
                     texts = (" ".join(self._decode_known(one.tokens).split()) for one in found)
                     translations[number] = list(map(LineTranslation, texts, found))
+                decoded(first + len(translations))
             for number, line in enumerate(encoded):
                 yield TranslatedLine(line, translations.get(number, []))
 

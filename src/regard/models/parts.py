@@ -51,7 +51,7 @@ class BlocksConfig(ModelConfig):
         if self.heads > self.width:
             raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
         if self.projection.size is None and self.width % self.heads:
-            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
+            near = self._nearest_heads()
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
         if self.projection.size is not None and self.width // (self.width // self.heads) != self.heads:
             raise ValueError(f"a width of {self.width} cannot have {self.heads} heads of another width; change heads")
@@ -62,6 +62,13 @@ class BlocksConfig(ModelConfig):
         self.projection.fits(self.width, self.heads, self.key_heads)
         if self.backend not in ("auto", *BACKENDS):
             raise ValueError(f"there is no backend {self.backend!r}; choose from auto, {', '.join(BACKENDS)}")
+
+    def _nearest_heads(self) -> int:
+        """The number of heads next to this one that divides the width; of two, the default."""
+        gaps = ((self.heads - gap, self.heads + gap) for gap in range(1, self.heads))
+        fits = ([one for one in pair if self.width % one == 0] for pair in gaps)  # 1 does at the latest
+        near = next(filter(None, fits))
+        return type(self).heads if type(self).heads in near else near[0]
 
     @property
     def key_heads(self) -> int:

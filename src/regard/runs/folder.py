@@ -132,10 +132,16 @@ class Run:
         return table
 
     @property
+    def imported(self) -> bool:
+        """Whether the model was trained elsewhere, so that the run has neither its training nor its data."""
+        data = self.config.get("data")
+        return isinstance(data, dict) and data.get("kind") == "imported"
+
+    @property
     def planned_steps(self) -> int | None:
         """The steps of the training; None for a time budget that is not yet converted, 0 for an imported model."""
-        data, train = self.config.get("data"), self.config.get("train")
-        if isinstance(data, dict) and data.get("kind") == "imported":
+        train = self.config.get("train")
+        if self.imported:
             return 0
         steps = train.get("steps") if isinstance(train, dict) else None
         return steps if isinstance(steps, int) else None

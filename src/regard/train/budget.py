@@ -52,9 +52,7 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         left, least = train.seconds - prepared, train.seconds * LEAST_SHARE
         steps = steps_within(max(left, least), times, train.evaluate_every)
         if left < max(least, steps * times.step + times.evaluation):
-            taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"
-            late = f"so the run takes longer than {train.seconds:g} s ({steps} step{'s' * (steps != 1)})"
-            say(f"{taken}, {late}; a smaller --data.validation makes evaluations shorter")
+            say(too_short(train.seconds, prepared, times.evaluation, steps))
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
@@ -71,6 +69,15 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
     steps = world.broadcast(steps)  # every rank must take the same number
     plans = () if train.seconds is None else ((0, steps),)
     return replace(experiment, train=replace(train, steps=steps, plans=plans, tokens=None, epochs=None, budget=note))
+
+
+def too_short(seconds: float, prepared: float, evaluation: float, steps: int) -> str:
+    """That a budget is too short, and what would help: what takes the longest decides."""
+    taken = f"preparation takes {prepared:.0f} s and one evaluation about {evaluation:.0f} s"
+    late = f"so the run takes longer than {seconds:g} s ({steps} step{'s' * (steps != 1)})"
+    enough = 10 * math.ceil((prepared + evaluation) / 5)  # as long again for the steps
+    shorter = ", or a smaller --data.validation for shorter evaluations" if evaluation > prepared else ""
+    return f"{taken}, {late}; give more time, such as --train.seconds {enough}{shorter}"
 
 
 def settled(experiment: Experiment) -> Experiment:

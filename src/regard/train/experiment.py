@@ -24,10 +24,14 @@ class TrainConfig(Config):
     """How to train. The budget is ``seconds``, ``tokens`` or ``epochs`` if given, else ``steps``."""
 
     steps: int | None = option(2000, "number of optimizer steps; the budget, unless another is given")
-    tokens: int | None = option(None, "train on this many tokens, instead of a number of steps")
-    epochs: float | None = option(None, "train on the training part this many times, instead of a number of steps")
+    tokens: int | None = option(None, "train on this many tokens, instead of a number of steps", example=10_000_000)
+    epochs: float | None = option(
+        None, "train on the training part this many times, instead of a number of steps", example=3
+    )
     seconds: float | None = option(
-        None, "the command takes this many seconds, from its start to its end, instead of a number of steps"
+        None,
+        "the command takes this many seconds, from its start to its end, instead of a number of steps",
+        example=120,
     )
     budget: str | None = option(None, "a note, written by the run: what `steps` was computed from")
     plans: tuple[tuple[int, int], ...] = option(

@@ -95,7 +95,7 @@ class LiveLine(Observer):
         found = loss_in_words(measures["validation_loss"], measures.get("validation_error"))
         self._evaluation = [f"validation {found}"]
         share = measures.get("validation_share")
-        of = "" if share is None else f", on {share:.2g} of the validation part"
+        of = "" if share is None else f", on {100 * share:.2g} % of the validation set"
         found += judged_in_words(self._task, measures)
         if not (self._live and self._stays):
             self._say(f"step {step:,}  validation loss {found}{of}")

@@ -50,6 +50,8 @@ def read_image(path: Path, channels: int, size: tuple[int, int] | None = None, f
             pixels = np.array(image, np.uint8)
     except UserError:
         raise
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
     except Exception as error:  # Pillow's decoders raise errors of many types
         raise UserError(f"{path} is no image that Pillow reads ({type(error).__name__}: {error})") from error
     return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1))

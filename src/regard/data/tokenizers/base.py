@@ -132,6 +132,10 @@ class TokenizerConfig(Choice):
         """The tokenizer for a text, given in chunks."""
         raise NotImplementedError
 
+    def known_size(self) -> int | None:
+        """The size of the vocabulary, or the largest that it can have; None if only the text decides."""
+        return None
+
     def learns_from(self, size: int) -> int:
         """The number of bytes at the beginning of a text of ``size`` bytes that the tokenizer is learned from."""
         return size
@@ -150,6 +154,10 @@ class LearnedTokenizerConfig(TokenizerConfig):
             raise ValueError(f"vocabulary is {self.vocabulary}, but every one of the {BYTES} bytes needs a token")
         if self.megabytes < 1:
             raise ValueError(f"megabytes is {self.megabytes}, but a vocabulary is learned from at least 1")
+
+    def known_size(self) -> int | None:
+        """The largest that it can have; a short text may have fewer."""
+        return self.vocabulary
 
     def learns_from(self, size: int) -> int:
         """The first ``megabytes``."""

@@ -48,6 +48,10 @@ class BytesConfig(TokenizerConfig, kind="bytes"):
 
     raw: ClassVar[bool] = True
 
+    def known_size(self) -> int | None:
+        """One token for each byte."""
+        return Bytes().size
+
     def build(self, pieces: Iterable[str]) -> Bytes:
         """The tokenizer; nothing is learned."""
         return Bytes()
