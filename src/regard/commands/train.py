@@ -233,7 +233,7 @@ def validation_in_words(run: Run, result: TrainingResult, experiment: Experiment
     share, others = record.get("validation_share"), judged_in_words(experiment.task.build(), record)
     if share is None:
         return found + others
-    found += f" (95 %){others}, on {share:.2g} of the validation part"
+    found += f" (95 %){others}, on {100 * share:.2g} % of the validation set"
     if run.config["data"].get("kind", "text") != "text":
         return found
     return f"{found}; regard evaluate {result.path}{with_options()} reads all of it"
