@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browser_kit import Tab, parse_export
+from serve_kit import run_server  # pyright: ignore[reportMissingImports]
 
 TEXT = "one two three four one two"
 VIEWS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -196,6 +199,29 @@ def test_nothing_is_clipped_on_a_phone(tab: Tab, name: str) -> None:
         return box.width && !scrolls && (box.right > innerWidth + 1 || box.left < -1);
     }).map((element) => `${element.tagName}.${element.className}`)"""
     assert page.evaluate(clipped) == []
+
+
+def test_a_narrow_window_has_no_scrollbars_within_the_page(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        shutil.copytree(runs / "plain", tmp_path / f"run-{number}")
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        tab.page.set_viewport_size({"width": 420, "height": 900})
+        tab.page.goto(f"{tab.origin}/?token={server.token}")
+        listed = "document.querySelectorAll('[aria-label=\"Run list\"] li').length"
+        tab.wait_until(f"{listed} === 5")
+        scrolling = """[...document.querySelectorAll("nav, [aria-label='Run list'] ul, [aria-label=Heads]")].filter(
+            (element) => getComputedStyle(element).overflowY !== "hidden" && element.scrollHeight > element.clientHeight
+        ).map((element) => element.tagName)"""
+        assert tab.page.evaluate(scrolling) == []
+        tab.page.get_by_role("button", name="All 12 runs").click()
+        tab.wait_until(f"{listed} === 12")
+        assert tab.page.evaluate(scrolling) == []
+        tab.open("attention", run="run-1", text=TEXT, layer=1, head=2).locator(
+            "[aria-label=Heads] canvas"
+        ).first.wait_for()
+        assert tab.page.evaluate(scrolling) == []
+        tab.close()
 
 
 def test_scrolled_content_fades_out_at_the_edge(tab: Tab) -> None:

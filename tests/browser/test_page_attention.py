@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -81,8 +82,14 @@ def test_from_all_heads_to_one_weight(tab: Tab, maps: list[np.ndarray]) -> None:
     lines = [line for line in detail.locator(".sum").all_inner_texts() if "=" in line]
     scale = re.search(r"(\S+) × (\S+) = (\S+)", lines[1])
     assert scale
-    assert parse_number(scale[1]) * parse_number(scale[2]) == pytest.approx(parse_number(scale[3]), rel=1e-2)
+    assert f"{parse_number(scale[1]) * parse_number(scale[2]):.4g}" == f"{parse_number(scale[3]):.4g}"
     soft = next(line for line in lines if line.startswith("exp("))
+    assert soft.startswith("exp(score − row maximum) / sum over the row")
+    score, most, total, part, weight = re.search(
+        r"exp\((\S+) − \(?(.+?)\)+ / (\S+) = (\S+) / \3 = (\S+)", soft
+    ).groups()
+    assert f"{math.exp(parse_number(score) - parse_number(most)):.4g}" == f"{parse_number(part):.4g}"
+    assert f"{parse_number(part) / parse_number(total):.4g}" == f"{parse_number(weight):.4g}"
     assert parse_number(soft.rpartition("= ")[2]) == pytest.approx(float(maps[1][2, 9, 4]), rel=1e-3)
     canvas.focus()
     page.keyboard.press("Escape")
@@ -275,7 +282,7 @@ def test_lines_between_tokens(tab: Tab, maps: list[np.ndarray]) -> None:
 def test_head_table_says_where_its_scores_come_from(tab: Tab) -> None:
     page = tab.open("attention", run="plain", text=TEXT)
     page.get_by_text(
-        "on this text that fits the role; induction and positional are measured on random texts"
+        "on this input that fits the role; induction and positional are measured on random texts"
     ).wait_for()
     page.get_by_text("What the roles mean").click()
     page.get_by_text("attends to the previous token").first.wait_for()

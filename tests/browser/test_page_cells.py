@@ -20,6 +20,7 @@ from regard.look.views.session import Session
 from regard.look.views.trace import Trace
 from regard.models import EncoderConfig
 from regard.nn.positions.position import RelativeConfig
+from regard.pages.svg import picture
 from regard.serve.html_file import html_document
 
 MORE = {
@@ -94,4 +95,20 @@ def test_an_encoder_shows_keys_on_both_sides(chromium: Any, tmp_path: Path) -> N
     saved = exported(tab, 0, 1, 2, 9)
     assert saved["cell"]["weight"] == pytest.approx(trace.cell(0, 1, 2, 9)["weight"], abs=1e-4)
     tab.page.get_by_text("none of them masked").wait_for()
+    tab.close()
+
+
+def test_the_picture_is_below_the_header(chromium: Any, tmp_path: Path) -> None:
+    drawn = picture("an image", "of a digit", 60, 40, [])
+    path = tmp_path / "look.html"
+    path.write_text(html_document(make_trace("plain"), "t", "a digit", picture=drawn), encoding="utf-8")
+    tab = Tab(chromium, path.parent.as_uri())
+    tab.page.goto(path.as_uri())
+    image, header = tab.page.get_by_role("img", name="a digit"), tab.page.locator("header")
+    image.wait_for()
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 60
+    top, bar = image.bounding_box(), header.bounding_box()
+    assert bar["y"] == 0
+    assert top["y"] >= bar["height"]
+    assert "this text" not in tab.page.inner_text("main")
     tab.close()

@@ -116,6 +116,13 @@ def test_live_training(chromium: Any, runs: Path, tmp_path: Path) -> None:
             tab.page.locator(".live").wait_for()  # the live indicator
             chart = f"{CHART}?.ariaLabel.match(/loss: .* at step (\\d+)/)?.[1]"
             tab.wait_until(f"Number({chart}) >= 4")
+            listed = (
+                "document.querySelector('[aria-label=\"Run list\"] li').innerText.match(/(\\d+) (of 400 )?steps/)?.[1]"
+            )
+            facts = "[...document.querySelectorAll('[aria-label=\"Selected runs\"] tr')]"
+            steps = f"{facts}.find((row) => row.cells[0].innerText === 'steps')?.cells[1].innerText"
+            newest = f"{CHART}?.ariaLabel.match(/loss: .*? at step (\\d+)/)?.[1]"
+            tab.wait_until(f"{newest} === {listed} && {newest} === {steps}")  # all of the newest logged step
             first = int(tab.page.evaluate(chart))
             tab.wait_until(f"Number({chart}) > arg + 40", first)
             assert training.poll() is None, "training ended before the chart was updated"
@@ -208,8 +215,11 @@ def test_unknown_runs_are_named(tab: Tab) -> None:
     page.get_by_role("alert").get_by_text("no run named “removed”").wait_for()
     assert page.get_by_role("checkbox", checked=True).count() == 1
     for view in ("attention", "sampling", "probes"):
-        page = tab.open(view, run="removed")
+        page = tab.open(view, run="plain", text="漢")
+        page.get_by_role("alert").get_by_text("漢").wait_for()
+        page = tab.open(view, run="removed", text="漢")
         page.get_by_role("alert").get_by_text("no run named “removed”").wait_for()
+        assert page.get_by_role("alert").count() == 1  # nothing is left of the other run
         assert page.get_by_label("Run", exact=True).input_value() == ""
 
 
@@ -265,4 +275,22 @@ def test_a_damaged_checkpoint_is_named(chromium: Any, runs: Path, tmp_path: Path
         tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
         tab.page.goto(f"{tab.origin}/?token={server.token}")
         tab.page.get_by_role("alert").get_by_text(f"plain: checkpoint {newest.name} is damaged").wait_for()
+        tab.close()
+
+
+def test_the_page_opens_with_the_newest_run_that_has_metrics(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    shutil.copytree(runs / "plain", tmp_path / "new", ignore=shutil.ignore_patterns("metrics.jsonl"))
+    later = os.stat(tmp_path / "plain").st_mtime + 60
+    os.utime(tmp_path / "new" / "environment.json", (later, later))
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        tab.page.goto(f"{tab.origin}/?token={server.token}")
+        tab.wait_until(CHART)
+        assert tab.page.get_by_role("checkbox", name="plain").is_checked()
+        assert not tab.page.get_by_role("checkbox", name="new").is_checked()
+        tab.page.get_by_role("checkbox", name="plain").uncheck()
+        tab.page.get_by_role("checkbox", name="new").check()
+        tab.page.get_by_text("No metrics yet").wait_for()
+        assert tab.page.get_by_label("Metric", exact=True).is_hidden()  # nothing to choose from
         tab.close()

@@ -10,13 +10,15 @@ import pytest
 import torch
 from serve_kit import RunningServer, run_server
 
+from regard.config import to_toml
 from regard.data import TextConfig
 from regard.errors import UserError
 from regard.look.views.session import Session
-from regard.runs import Run
+from regard.recipes.digits import recipe
+from regard.runs import Run, environment
 from regard.runs.notes import read_notes, write_notes
 from regard.serve.run_library import RunLibrary
-from regard.serve.session_cache import SessionCache
+from regard.serve.session_cache import SessionCache, _capabilities
 
 
 def test_notes_are_written_to_the_run_folder(served: RunningServer, runs: Path) -> None:
@@ -107,3 +109,10 @@ def test_a_page_may_ask_for_errors_without_an_error_status(served: RunningServer
     plain, quiet = served.post("/api/step", body), served.post("/api/step", body, X_Error_Status="200")
     assert (plain.status, quiet.status, quiet.headers["x-error"]) == (400, 200, "400")
     assert plain.json == quiet.json
+
+
+def test_a_model_of_images_names_the_command_that_shows_it(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "digits", to_toml(recipe()), environment())
+    found = _capabilities(run.path, ())
+    assert not found["attention"]
+    assert found["reason"] == "this model reads images and no text; `regard look digits` shows its attention"

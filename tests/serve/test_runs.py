@@ -83,6 +83,23 @@ def test_metrics_and_differences(served: RunningServer) -> None:
     assert served.get("/api/runs/0123456789abcdef01234567").status == 404
 
 
+def test_differences_leave_out_what_a_run_sets_by_itself(runs: Path, tmp_path: Path) -> None:
+    for name, lines in (
+        ("one", "plans = [[0, 9], [4, 8]]\nlanes = 1"),
+        ("two", "plans = [[0, 8]]"),
+        ("ranks", "lanes = 2"),
+    ):
+        shutil.copytree(runs / "small", tmp_path / name)
+        config = tmp_path / name / "config.toml"
+        (tmp_path / name / "MANIFEST.json").unlink()
+        without = re.sub(r"(?m)^(plans|lanes) = .*\n", "", config.read_text())
+        config.write_text(without.replace("[train]\n", f"[train]\n{lines}\n"))
+    library = RunLibrary(tmp_path)
+    ids = {path.name: run for run, path in library.paths().items()}
+    assert library.difference([ids["one"], ids["two"]]) == {"keys": []}
+    assert library.difference([ids["two"], ids["ranks"]]) == {"keys": [{"key": "train.lanes", "values": [1, 2]}]}
+
+
 def read_events(client: socket.socket, count: int, received: str = "") -> list[tuple[str, dict]]:
     """Read ``count`` events from a stream."""
     while len(found := re.findall(r"event: (\w+)\r?\ndata: (.*)\r?\n", received)) < count:

@@ -56,8 +56,8 @@ def test_the_first_evaluation_decides_and_the_config_keeps_it(long_text, tmp_pat
     assert len(evaluated) == 2
     assert {record["validation_share"] for record in evaluated} == {1 / round(9200 / decided)}
     assert all(record["validation_error"] > 0 for record in evaluated)
-    assert "± " in validation_in_words(run, result)
-    assert "of the validation part; regard evaluate" in validation_in_words(run, result)
+    assert "± " in validation_in_words(run, result, wanted)
+    assert "of the validation set; regard evaluate" in validation_in_words(run, result, wanted)
     again = run_whole(tmp_path, run.load(Experiment), "again")
     for one, two in zip(run.metrics(), again.metrics(), strict=True):
         assert one.get("validation_loss") == two.get("validation_loss")

@@ -52,19 +52,18 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE, pictur
     # Escape what would end or confuse the surrounding elements.
     script = assets["page.js"].decode().replace("</script", "<\\/script").replace("<!--", "<\\!--")
     style = assets["page.css"].decode().replace("</", "<\\/")
-    data = _to_json(embedded_data(trace, title, text, limit))
+    embedded = embedded_data(trace, title, text, limit)
+    if picture is not None:  # as an image, it runs no script and keeps its own style
+        embedded["picture"] = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+    data = _to_json(embedded)
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = (
         f"default-src 'none'; script-src '{sha256(script)}'; style-src '{sha256(style)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     head = '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
-    above = ""
-    if picture is not None:  # as an image, it runs no script and keeps its own style
-        source = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
-        above = f'<img src="{source}" alt="{escape(text)}" width="100%">'
     body = (
-        f'{above}<div id="page"></div><noscript>This page needs JavaScript.</noscript>'
+        '<div id="page"></div><noscript>This page needs JavaScript.</noscript>'
         f'<script type="application/json" id="regard-data">{data}</script><script>{script}</script>'
     )
     return document(title, style, body, policy, head)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from regard.errors import UserError
-from regard.report.config_diff import flatten
+from regard.report.config_diff import AUTOMATIC, flatten
 from regard.report.inspection import ModelSize, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -33,6 +33,7 @@ except ImportError:  # Windows
     fcntl = None
 
 T = TypeVar("T")
+OMITTED = {"train.lanes": 1}  # what a key means that a config does not have
 RECENT = 600.0  # seconds: a trainer on another machine is assumed alive if it wrote metrics within this time
 
 
@@ -104,10 +105,10 @@ class RunLibrary:
         return metrics_log(self.path(run) / "metrics.jsonl").refresh()
 
     def difference(self, runs: Sequence[str]) -> JsonObject:
-        """Return the config keys whose values differ between the runs."""
+        """Return the config keys whose values differ between the runs, without those that a run sets by itself."""
         configs = [flatten(self.open(run).config) for run in runs]
-        keys = dict.fromkeys(key for config in configs for key in config)
-        rows = [(key, [config.get(key) for config in configs]) for key in keys]
+        keys = dict.fromkeys(key for config in configs for key in config if key not in AUTOMATIC)
+        rows = [(key, [config.get(key, OMITTED.get(key)) for config in configs]) for key in keys]
         # 1, 1.0 and True are equal, but not the same setting.
         differing = [(key, values) for key, values in rows if len(set(map(repr, values))) > 1]
         return {"keys": [{"key": key, "values": values} for key, values in differing]}
@@ -138,16 +139,16 @@ class RunLibrary:
             return {**summary, "error": self.remove_paths(str(error))}
         progress = progress_log(path / "metrics.jsonl").refresh()
         checkpoints = opened.steps()
-        step = max([progress["step"], *checkpoints])
         size = _model_size(path, *_versions(path))
         model, total_steps = config.get("model"), opened.planned_steps
-        finished = total_steps is not None and step >= total_steps
+        finished = total_steps is not None and max([progress["step"], *checkpoints]) >= total_steps
+        logged = progress["step"] or max(checkpoints, default=0)  # where the curves end
         return {
             **summary,
             "model": model.get("kind") if isinstance(model, dict) else None,
             "state": "training" if is_training(path) else "finished" if finished else "stopped",
             **progress,
-            "step": step,
+            "step": max(logged, total_steps or 0) if finished else logged,
             "total_steps": total_steps,
             "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
             "parameters": size and size.parameters,

@@ -17,6 +17,7 @@ from regard.look import passage
 from regard.look.views.session import Session, capabilities
 from regard.look.views.trace import Trace
 from regard.models import ModelConfig
+from regard.models.base import ArrayEncoder, Model
 from regard.models.shapes import build_on_meta
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -93,11 +94,21 @@ class SessionCache:
 def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
     try:
         run = Run.open(path)
-        model = build_on_meta(run.load(ModelConfig, "model"))
+        config = run.load(ModelConfig, "model")
+        model = build_on_meta(config)
+        if config.reads != "text" and not config.vocabulary:
+            return {**NO_CAPABILITIES, "reason": _no_text(model, config.reads, path.name)}
         data = run.config.get("data")
         return capabilities(model, translates=isinstance(data, dict) and data.get("kind") == "pairs")
     except Exception as error:  # the config uses a component that this version does not have
         return {**NO_CAPABILITIES, "reason": f"the model cannot be built ({type(error).__name__}: {error})"}
+
+
+def _no_text(model: Model, reads: str, name: str) -> str:
+    """Why no view shows a model of images or other arrays, and what does."""
+    shows = isinstance(model, ArrayEncoder) and model.mechanisms()
+    command = f"`regard look {name}` shows its attention" if shows else f"`regard report {name}` shows how it does"
+    return f"this model reads {reads} and no text; {command}"
 
 
 @lru_cache(256)

@@ -9,6 +9,15 @@ export function short(value: number | null | undefined, digits = 3): string {
   return minus(Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))).toString());
 }
 
+/** The fewest digits of the operands, at least `digits`, with which the shown numbers give the shown result. */
+export function enoughDigits(operands: number[], result: number | null, compute: (...shown: number[]) => number, digits = 4): number {
+  for (let more = digits; more < 9; more++) {
+    const shown = operands.map((value) => Number(short(value, more).replaceAll("−", "-")));
+    if (short(compute(...shown), digits) === short(result, digits)) return more;
+  }
+  return 9;
+}
+
 const minus = (text: string): string => text.replace(/-/g, "−");
 
 /** Two decimals, for columns of numbers. */

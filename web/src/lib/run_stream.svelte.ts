@@ -1,6 +1,6 @@
 // The metrics, samples and findings of one run, updated by server-sent events while it trains.
 import { errorMessage, get } from "./api";
-import { runDetail } from "./runs.svelte";
+import { runDetail, runs } from "./runs.svelte";
 import type { Finding, Metrics, Run, RunDetail, Sample } from "./types";
 
 export class RunStream {
@@ -31,6 +31,8 @@ export class RunStream {
       this.addMetrics(metrics);
       this.left = metrics.recorded - metrics.rows.length;
       this.detail = detail;
+      this.state = detail.state;
+      runs.update(detail);
       this.samples = detail.samples;
       this.findings = detail.findings;
       this.ready = true;
@@ -63,13 +65,26 @@ export class RunStream {
     this.stream = stream;
     const on = (name: string, handle: (data: never) => void) =>
       stream.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data) as never));
-    on("metrics", (data: Metrics) => this.addMetrics(data));
+    const follow = () => runs.follow(this.run.id, this.column("step").values.at(-1) ?? null);
+    follow();
+    on("metrics", (data: Metrics) => {
+      this.addMetrics(data);
+      follow();
+    });
     on("sample", (data: Sample) => (this.samples = [...this.samples.filter(({ step }) => step !== data.step), data]));
     on("finding", (data: Finding) => (this.findings = [...this.findings.filter(({ id }) => id !== data.id), data]));
-    on("state", (data: { state: Run["state"] }) => {
+    on("state", (data: Run) => {
       this.state = data.state ?? this.state;
+      runs.update(data);
       if (this.state !== "training") this.close();
+      if (this.state !== "training" || data.checkpoint !== this.detail?.checkpoint)
+        runDetail(data).then((detail) => (this.detail = detail), () => undefined);
     });
+  }
+
+  /** Whether this stream ended, or never began, while the run trains. */
+  outdated(run: Run): boolean {
+    return run.state === "training" && this.ready && this.state !== "training";
   }
 
   column(name: string): { steps: number[]; values: (number | null)[] } {
@@ -81,6 +96,7 @@ export class RunStream {
 
   close(): void {
     this.closed = true;
+    runs.follow(this.run.id, null);
     this.stream?.close();
   }
 }

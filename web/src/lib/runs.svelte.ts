@@ -1,4 +1,5 @@
 // The list of runs, refreshed every few seconds while the page is visible.
+import { untrack } from "svelte";
 import { ApiError, errorMessage, get } from "./api";
 import { route } from "./route.svelte";
 import type { Comparison, Passage, Run, RunDetail } from "./types";
@@ -8,6 +9,8 @@ class Runs {
   comparisons = $state.raw<Comparison[]>([]);
   state = $state<"loading" | "ready" | "failed">("loading");
   error = $state("");
+  /** The newest step in the streams that are open, by run id. */
+  private streamed = $state.raw<Record<string, number | null>>({});
   private started = false;
   /** "view/run id" of runs whose model does not support a view. */
   private unsupported = $state.raw<string[]>([]);
@@ -30,6 +33,21 @@ class Runs {
       this.error = errorMessage(error);
       if (this.state === "loading" || (error instanceof ApiError && error.status === 401)) this.state = "failed";
     }
+  }
+
+  /** What a stream says of a run is newer than the list. */
+  update(run: Run): void {
+    this.list = this.list.map((listed) => (listed.id === run.id && (run.step ?? 0) >= (listed.step ?? 0) ? run : listed));
+  }
+
+  /** A stream has read up to this step; null: it is closed. */
+  follow(id: string, step: number | null): void {
+    this.streamed = { ...untrack(() => this.streamed), [id]: step };
+  }
+
+  /** The newest step of a run: that of its chart, if it is open and trains. */
+  step(run: Run): number | null {
+    return this.streamed[run.id] ?? run.step;
   }
 
   /** Find a run by name, or by id. URLs contain names, because ids change when the server restarts. */
@@ -63,9 +81,9 @@ export const runs = new Runs();
 
 const details = new Map<string, Promise<RunDetail>>();
 
-/** The details of a run, cached until its step or state changes. */
+/** The details of a run, cached until its step, checkpoint or state changes. */
 export function runDetail(run: Run): Promise<RunDetail> {
-  const key = `${run.id}@${run.step}@${run.state}`;
+  const key = `${run.id}@${run.step}@${run.checkpoint}@${run.state}`;
   const detail = details.get(key) ?? get<RunDetail>(`runs/${run.id}`);
   detail.catch(() => details.delete(key));
   details.set(key, detail);

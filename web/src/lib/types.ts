@@ -261,6 +261,8 @@ export interface EncodedGrid {
 export interface EmbeddedTrace {
   title?: string;
   text?: string;
+  /** The URL of a picture of the array that the model reads. */
+  picture?: string;
   trace: Trace;
   overview: EncodedGrid;
   measures?: Measures | null;
