@@ -31,7 +31,7 @@ def image_picture(pixels: NDArray[np.uint8], weights: NDArray[np.floating]) -> s
     share = (weights / weights.max()).repeat(rows // weights.shape[0], 0).repeat(columns // weights.shape[1], 1)
     height, panels, colored = SIDE * rows / columns, [], pixels.repeat(3 // pixels.shape[2], 2).astype(np.float64)
     heated = colored + STRONGEST * share[:, :, None] * (np.array(RED) - colored)
-    even = f"the largest weight is {weights.max():.3g}, and {1 / weights.size:.3g} would be even"
+    even = f"mean attention: largest weight {weights.max():.3g}, uniform {1 / weights.size:.3g}"
     for number, (shown, title) in enumerate(((colored, "the image"), (heated, even))):
         data = base64.b64encode(png([row.tobytes() for row in shown.astype(np.uint8)], 3)).decode()
         href = f"data:image/png;base64,{data}"
@@ -45,7 +45,7 @@ def _panel(lines: Sequence[Sequence[float]], heat: Sequence[float], title: str) 
     """Lines over their parts; the weights are those relative to the largest."""
     width, most = WIDTH - 2 * LEFT, max(heat) or 1.0
     part = width / len(heat)
-    about = f"the largest weight is {most:.3g}, and {1 / len(heat):.3g} would be even"
+    about = f"largest weight {most:.3g}, uniform {1 / len(heat):.3g}"
     parts = [text(f"{title}: {about}" if title else about, 0, -6, "soft")]
     for place, weight in enumerate(heat):
         opacity = round(STRONGEST * weight / most, 3)
