@@ -200,7 +200,7 @@ def test_the_loss_of_a_sample_has_its_interval():
     run.validation_errors.update({STEPS // 2: 0.02, STEPS: 0.01})
     assert "1.7000 ± 0.0196. Evaluations read a sample" in words(run)
     assert "validation, with its 95% interval" in loss_figure(run)
-    assert "1.7000 ± 0.0196" in tiles(run)
+    assert "best validation loss (± 0.0196)" in tiles(run)
 
 
 def test_the_training_loss_says_what_it_is_the_mean_of():
@@ -338,5 +338,5 @@ def test_heads_of_a_translation_have_the_names_of_the_page() -> None:
     chart = entropy_chart(told)
     assert [series.name for series in chart.series] == ["e1.2", "d1.2", "d1×.2"]
     assert [series.name for series in chart.legend or []] == [
-        *("e1 encoder layer 1", "d1 decoder layer 1", "d1× decoder layer 1, cross"),
+        *("e1: encoder layer 1", "d1: decoder layer 1", "d1×: decoder layer 1, cross"),
     ]

@@ -59,12 +59,13 @@ def gradient_chart(facts: Facts) -> ChartSection:
 def entropy_chart(facts: Facts) -> ChartSection:
     """The relative attention entropy of each head over training; of each layer if there are many heads."""
     about = (
-        "The entropy of a head's weights on one held-out passage, as a share of the maximum: at 100 % all weights are "
+        "The entropy of a head's weights on one held-out passage, as a share of the maximum: at 1 all weights are "
         "equal, at 0 all weight is on one token. One line per head."
     )
     layers = list(dict.fromkeys(name for name, _ in facts.spread))
     names = layer_names(layers)
-    keys = [Series(f"{name.short} {name.name}", [], i) for i, name in enumerate(names)]
+    explained = [one.name if one.name == f"layer {one.short}" else f"{one.short}: {one.name}" for one in names]
+    keys = [Series(name, [], i) for i, name in enumerate(explained)]
     if len(facts.spread) <= MANY:
         numbered = [(layers.index(name), head, curve) for (name, head), curve in facts.spread.items()]
         series = [Series(f"{names[i].short}.{head}", curve, i, marks=True) for i, head, curve in numbered]

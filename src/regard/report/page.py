@@ -23,7 +23,6 @@ from regard.runs.asked import ASKED
 from regard.runs.disk import JsonObject, replace_file
 from regard.runs.paths import FOLDER
 from regard.runs.waiting import waiting
-from regard.train.live import loss_in_words
 
 FILE = "report.html"
 SAMPLES = 6
@@ -113,7 +112,9 @@ def tiles(facts: Facts) -> str:
     shown: list[tuple[str, str]] = []
     if facts.validation:
         step, best = best_validation(facts.validation)
-        shown.append((loss_in_words(best, facts.validation_errors.get(step)), "best validation loss"))
+        error = facts.validation_errors.get(step)
+        margin = "" if error is None else f" (± {1.96 * error:.4f})"  # a tile is too narrow for both in large print
+        shown.append((f"{best:.4f}", f"best validation loss{margin}"))
     for name, value in list(facts.judged.items())[:1]:  # the parts of it are in the summary
         shown.append((f"{value:.4f}", f"validation {name.replace('_', ' ')}"))
     if facts.loss:
