@@ -85,9 +85,9 @@ def test_from_all_heads_to_one_weight(tab: Tab, maps: list[np.ndarray]) -> None:
     assert f"{parse_number(scale[1]) * parse_number(scale[2]):.4g}" == f"{parse_number(scale[3]):.4g}"
     soft = next(line for line in lines if line.startswith("exp("))
     assert soft.startswith("exp(score − row maximum) / sum over the row")
-    score, most, total, part, weight = re.search(
-        r"exp\((\S+) − \(?(.+?)\)+ / (\S+) = (\S+) / \3 = (\S+)", soft
-    ).groups()
+    found = re.search(r"exp\((\S+) − \(?(.+?)\)+ / (\S+) = (\S+) / \3 = (\S+)", soft)
+    assert found
+    score, most, total, part, weight = found.groups()
     assert f"{math.exp(parse_number(score) - parse_number(most)):.4g}" == f"{parse_number(part):.4g}"
     assert f"{parse_number(part) / parse_number(total):.4g}" == f"{parse_number(weight):.4g}"
     assert parse_number(soft.rpartition("= ")[2]) == pytest.approx(float(maps[1][2, 9, 4]), rel=1e-3)
