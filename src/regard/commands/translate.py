@@ -66,12 +66,7 @@ def translate(options: TranslateOptions) -> int:
     name, texts, picture = split_positional(options)
     if options.test and (texts or options.file or options.reference):
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
-    if name is None and texts and not has_runs(options.runs):
-        raise UserError(
-            f"there is no run in {options.runs} that translates {texts[0]!r}; train one first (regard train "
-            "translate-transformer), or name one before the text: regard translate RUN TEXT"
-        )
-    run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
+    run = run_for(texts, name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
     from regard.generate.translation import load_translation_model
     from regard.models.device import find_device
@@ -108,6 +103,16 @@ def translate(options: TranslateOptions) -> int:
     if options.show:
         show_alignments(model, translated, picture, sys.stderr if options.json else sys.stdout)
     return 0
+
+
+def run_for(texts: list[str], name: str | None, runs: Path) -> Run:
+    """The run that translates the texts."""
+    if name is None and texts and not has_runs(runs):
+        raise UserError(
+            f"there is no run in {runs} that translates {texts[0]!r}; train one first (regard train "
+            "translate-transformer), or name one before the text: regard translate RUN TEXT"
+        )
+    return open_run(name, runs)
 
 
 def split_positional(options: TranslateOptions) -> tuple[str | None, list[str], Path | None]:

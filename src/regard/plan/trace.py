@@ -124,8 +124,8 @@ def _model(experiment: Experiment, tensor: int = 1) -> Model:
     return model
 
 
-class Mark(NamedTuple):
-    """How far a meter has counted."""
+class MeterReading(NamedTuple):
+    """What a meter has counted so far."""
 
     work: Work
     operations: int  # in the timeline
@@ -133,7 +133,7 @@ class Mark(NamedTuple):
     live: int  # bytes
 
     @classmethod
-    def of(cls, meter: Meter) -> Mark:
+    def of(cls, meter: Meter) -> MeterReading:
         """Now."""
         return cls(meter.work, len(meter.timeline), len(meter.events), meter.live)
 
@@ -141,7 +141,7 @@ class Mark(NamedTuple):
 def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = True) -> StepTrace:
     meter, module = Meter(model), Loss(model, experiment.task.build())
     device, count = next(model.parameters()).device, max(1, batch.targets.numel())
-    made = Mark.of(meter)
+    made = MeterReading.of(meter)
     optimizer = experiment.train.optimizer.build(model)
     weights = meter.live
     model.train()
@@ -150,12 +150,12 @@ def _trace(experiment: Experiment, model: Model, batch: Batch, *, parts: bool = 
     found = _parts(module, batch, count, autocast) if parts else {}
     with counted(), recurrent_counted(device), meter:
         stream = _backward(meter, module, batch, count, autocast)
-        computed, copies = Mark.of(meter), meter.copies
+        computed, copies = MeterReading.of(meter), meter.copies
         activations, growing = (peak - weights - copies for peak in (meter.peak, meter.growing))
         gradients = _zero_gradients(model)
-        given = Mark.of(meter)
+        given = MeterReading.of(meter)
         optimizer.step(1.0)  # the first one makes the state
-        updated, meter.peak = Mark.of(meter), meter.live
+        updated, meter.peak = MeterReading.of(meter), meter.live
         torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients, foreach=device.type == "cuda"))
         optimizer.step(1.0)
     timeline = (meter.timeline[: computed.operations], meter.timeline[updated.operations :])
