@@ -122,7 +122,7 @@ HEAVY = {
     "key of another kind": Case(TRAIN + "--train.optimizer adamw --train.optimizer.split true", ("split", "muon")),
     "unknown key of an optimizer": Case(TRAIN + "--train.optimizer.lrr 1", ("lrr", "--train.optimizer.lr`?")),
     "unknown schedule": Case(TRAIN + "--train.schedule cosin", ("cosin", "cosine")),
-    "width and heads": Case(changed("--model.heads", "3"), ("width 16", "3 heads", "heads = 2")),
+    "width and heads": Case(changed("--model.heads", "3"), ("width 16", "3 heads", "heads = 4")),
     "more heads than width": Case(changed("--model.heads", "1000000000000"), ("heads", "width of 16")),
     "key/value heads": Case(TRAIN + "--model.kv_heads 3", ("2 heads", "3 key/value heads", "kv_heads = 1")),
     "no layers": Case(changed("--model.layers", "0"), ("layers", "at least 1")),
