@@ -100,7 +100,7 @@ def test_findings_are_listed_and_marked_in_the_chart(tab: Tab, runs: Path) -> No
 
 def test_live_training(chromium: Any, runs: Path, tmp_path: Path) -> None:
     base = language(tmp_path)
-    experiment = replace(base, train=replace(base.train, steps=400, log_every=4, evaluate_every=50, save_every=400))
+    experiment = replace(base, train=replace(base.train, steps=1200, log_every=4, evaluate_every=50, save_every=1200))
     (tmp_path / "live.toml").write_text(to_toml(experiment))
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -117,7 +117,7 @@ def test_live_training(chromium: Any, runs: Path, tmp_path: Path) -> None:
             chart = f"{CHART}?.ariaLabel.match(/loss: .* at step (\\d+)/)?.[1]"
             tab.wait_until(f"Number({chart}) >= 4")
             listed = (
-                "document.querySelector('[aria-label=\"Run list\"] li').innerText.match(/(\\d+) (of 400 )?steps/)?.[1]"
+                "document.querySelector('[aria-label=\"Run list\"] li').innerText.match(/(\\d+) (of \\S+ )?steps/)?.[1]"
             )
             facts = "[...document.querySelectorAll('[aria-label=\"Selected runs\"] tr')]"
             steps = f"{facts}.find((row) => row.cells[0].innerText === 'steps')?.cells[1].innerText"
@@ -129,7 +129,7 @@ def test_live_training(chromium: Any, runs: Path, tmp_path: Path) -> None:
             assert not [url for url in tab.requests if "metrics" in url][1:], (
                 "the stream sends the metrics; they are not requested again"
             )
-            tab.wait_until(f"{chart} === '400'")
+            tab.wait_until(f"{chart} === '1200'")
             tab.page.locator(".live").wait_for(state="detached")
             tab.page.get_by_role("region", name="Samples").wait_for()
             assert training.wait(timeout=60) == 0
@@ -199,7 +199,7 @@ def test_dashed_in_the_legend_where_dashed_in_the_plot(tab: Tab) -> None:
 def test_losses_of_different_tokenizers_are_compared_in_bits_per_byte(tab: Tab, runs: Path) -> None:
     page = tab.open("runs", runs="plain,bpe", metric="validation_loss")
     page.get_by_text("compared in bits per byte").wait_for()
-    tab.wait_until(f"{CHART}?.ariaLabel.includes('bpe:')")
+    tab.wait_until(f"{CHART}?.ariaLabel.includes('bpe:') && {CHART}.ariaLabel.includes('plain:')")
     label = chart_label(tab)
     for name in ("plain", "bpe"):
         run = Run.open(runs / name)
